@@ -1,4 +1,4 @@
-//! Takes every file of `sbatch-templates/` into the program: a new template is one file.
+//! Builds every file of `sbatch-templates/` into the program, so that adding a template means adding one file.
 #![expect(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! `railgate calibrate`: how much faster than its SMs under tensor load a model's clock is read.
+//! `railgate calibrate`: measures the factor by which the reported tensor activity × clock of a GPU model exceeds the
+//! work done. The clock is read as faster than that of the SMs under tensor load.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -39,9 +40,9 @@ pub(crate) struct Args {
     program: Vec<String>,
 }
 
-/// The load is under way, the GPU is warm and its clock has settled.
+/// Time after which the load runs steadily: the GPU is warm and its clock has settled.
 const WARM: Duration = Duration::from_secs(4);
-/// The longest wait for the first line of the load: frameworks take their time.
+/// Longest wait for the first line of the load: frameworks are slow to start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
@@ -73,11 +74,12 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// The program that works, and what it says of it.
+/// The running load program, and the work that it has reported.
 struct Load {
     child: Child,
     said: Receiver<(Instant, f64)>,
-    /// When how much was done in all, as bf16 work: a tf32 FLOP takes the pipe two of its, an fp8 FLOP half of one.
+    /// Cumulative work at each time, as bf16 FLOP: a tf32 FLOP occupies the pipe like two of them, an fp8 FLOP like
+    /// half of one.
     done: Vec<(Instant, f64)>,
 }
 
@@ -104,7 +106,7 @@ impl Load {
         Ok(Load { child, said, done: Vec::new() })
     }
 
-    /// Takes in what was said; `false` where nothing more will be.
+    /// Collects the reported work; returns `false` once the program has closed its output.
     fn listen(&mut self) -> bool {
         loop {
             match self.said.try_recv() {
@@ -124,7 +126,7 @@ impl Load {
     }
 }
 
-/// `bf16 1.37e13`
+/// Parses a line of the load, for example `bf16 1.37e13`, to bf16 FLOP.
 fn work(line: &str) -> Option<f64> {
     let (kind, flop) = line.trim().split_once(' ')?;
     let rate = match kind {
@@ -137,11 +139,11 @@ fn work(line: &str) -> Option<f64> {
     (flop.is_finite() && flop >= 0.0).then_some(flop / rate)
 }
 
-/// When a window ended, how long it was, and tensor activity × clock in it: all of it and the part with tensor
-/// kernels, percent MHz.
+/// End of a window, its length in seconds, and the tensor activity × clock in it, percent MHz: the total, and the
+/// part with tensor kernels.
 type Window = (Instant, f64, (f64, f64));
 
-/// Windows of a second under load, or why there are none.
+/// Measures windows of one second under load; the inner error gives the reason why there are none.
 fn measure(
     library: &std::path::Path,
     args: &Args,
@@ -182,7 +184,7 @@ fn measure(
                         windows.push((Instant::now(), sample.seconds, work));
                     }
                 }
-                // Nobody has asked for them.
+                // Not requested.
                 Watched::Xids(_) | Watched::NoXids(_) => {}
             },
         }
@@ -198,7 +200,7 @@ fn measure(
     Ok(gpu.map(|gpu| (gpu, windows)).ok_or_else(|| "no GPU was read".to_owned()))
 }
 
-/// What was measured.
+/// Result of the measurement.
 #[derive(Debug, PartialEq)]
 struct Calibrated {
     activity_per_work: f64,
@@ -208,12 +210,12 @@ struct Calibrated {
 }
 
 fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<Calibrated, String> {
-    // The last line of the load must lie behind a window's end.
+    // The last line of the load must come after the end of a window.
     let last = done.last().map(|(at, _)| *at).ok_or("no load")?;
     let inside: Vec<&Window> = windows.iter().filter(|(end, _, _)| *end < last).collect();
-    // As bf16 work: percent MHz for so many seconds.
+    // Converts bf16 work to percent MHz over the window's length.
     let pipe = |work: f64, length: f64| work / 100.0 / model.clock_mhz * length * model.bf16 * 1e12;
-    // What slowed time has too much of: `all - slowed × (1 - 1 / ratio)` is the truth.
+    // Time under load is counted too high by the ratio: the true value is `all - slowed × (1 - 1 / ratio)`.
     let ratio = |all: f64, slowed: f64, truth: f64| slowed / (slowed - (all - truth));
     let (mut ratios, mut sums, mut seconds) = (Vec::new(), (0.0, 0.0, 0.0), 0.0);
     for chunk in inside.chunks_exact(5) {
@@ -240,7 +242,7 @@ fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<
         ));
     }
     let off = ratios.iter().map(|ratio| (ratio / mean - 1.0).abs()).fold(0.0, f64::max);
-    // Types and sizes differ by as much as this among themselves.
+    // Data types and matrix sizes differ among themselves by about this much.
     let band = (off + 0.03) * 200.0;
     Ok(Calibrated {
         activity_per_work: (mean * 1000.0).round() / 1000.0,
@@ -250,7 +252,7 @@ fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<
     })
 }
 
-/// How much was done by a moment, in between by proportion.
+/// Work done up to a moment, interpolated linearly.
 fn at(done: &[(Instant, f64)], moment: Instant) -> f64 {
     let next = done.partition_point(|(at, _)| *at <= moment);
     match (next.checked_sub(1).and_then(|before| done.get(before)), done.get(next)) {
@@ -292,7 +294,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn a_loads_lines_are_understood() {
+    fn lines_of_the_load_are_parsed() {
         assert_eq!(work("bf16 2e12"), Some(2e12));
         assert_eq!(work(" tf32 1e12\n"), Some(2e12));
         assert_eq!(work("fp8 4e12"), Some(2e12));
@@ -302,18 +304,18 @@ mod tests {
     }
 
     #[test]
-    fn the_factor_is_activity_over_work() {
+    fn the_factor_is_activity_divided_by_work() {
         let model = model("NVIDIA H200", &BTreeMap::new()).unwrap();
         let start = Instant::now();
         let second = |k: u32| start + Duration::from_secs(k.into());
-        // Half of the peak's cycles, a tenth more than the work.
+        // Half of the peak's cycles, with 1/1.1 of the work that they would do.
         let done: Vec<_> = (0..40).map(|k| (second(k), f64::from(k) * 989.4e12 * 0.5 / 1.1)).collect();
         let windows: Vec<_> = (5..36).map(|k| (second(k), 1.0, (50.0 * 1830.0, 50.0 * 1830.0))).collect();
         let found = judged(&windows, &model, &done).unwrap();
         assert_eq!((found.activity_per_work, found.band, found.seconds), (1.1, 0.03, 30.0));
         assert!(found.text("NVIDIA H200", &model).contains("activity_per_work = 1.1\nband = 0.03\n"));
         assert!(judged(&windows[..6], &model, &done).is_err());
-        // Half of the clock counts for time without the load, in which it is read as it is.
+        // Half of the activity is from time without tensor load, in which the clock is read correctly.
         let done: Vec<_> = done.iter().map(|(at, work)| (*at, work * 1.1 * (0.5 + 0.5 / 1.1))).collect();
         let windows: Vec<_> =
             windows.into_iter().map(|(at, s, (all, _))| (at, s, (all, all / 2.0))).collect();

@@ -110,7 +110,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             (seen.snapshot, verdict, seen.profile, None)
         }
         None => {
-            // With another configuration than the site's.
+            // A different configuration than the site's.
             let trial = site.config_file != site.places.config();
             let purpose = Purpose { full: args.full, trial, ..Purpose::whole_node(phase) };
             let look = look(&config, &site.places, &site.node, &purpose);
@@ -138,7 +138,7 @@ fn code(fitness: Fitness) -> u8 {
 
 fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
     railgate_runner::own_process();
-    // Before the configuration, which may be what is broken.
+    // Before the configuration is read, which may be invalid.
     if switches::disabled(&site.places) {
         return Ok(exit::OK);
     }
@@ -157,19 +157,19 @@ fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// What was done about a verdict, or would be.
+/// Actions that followed from a verdict, or would follow.
 #[derive(Debug, Default)]
 struct Follows {
-    /// What became of a reason that had waited for slurmctld.
+    /// Outcome of a pending drain reason that slurmctld had not received.
     pending: Option<String>,
-    /// What became of the drain.
+    /// Outcome of the drain.
     drain: Option<String>,
-    /// A note for a run without --drain.
+    /// Hint for a run without --drain.
     hint: Option<String>,
 }
 
-/// What would follow from this verdict if a prolog or the periodic check came to it now. Slurm is asked about the breaker only
-/// where a drain would follow.
+/// What a prolog or the periodic check would do now with this verdict. slurmctld is queried about the breaker only if
+/// a drain would follow.
 fn hint(
     verdict: &Verdict,
     acting: Option<&Acting>,
@@ -275,7 +275,7 @@ fn show(
     Ok(())
 }
 
-/// All findings of a verdict, for people.
+/// All findings of a verdict, as text.
 pub(crate) fn findings_text(verdict: &Verdict) -> Lines {
     let mut text = Lines::new();
     verdict.findings.iter().for_each(|finding| add_finding(&mut text, finding));

@@ -1,4 +1,4 @@
-//! `railgate check --list`: the registered checks and those in the directory of the site's own checks.
+//! `railgate check --list`: the built-in checks and those in the directory of the site's own checks.
 
 use std::collections::BTreeSet;
 
@@ -15,16 +15,16 @@ use crate::{Site, exit};
 struct SiteRow {
     id: String,
     path: String,
-    /// Those that the configuration says.
+    /// Phases from the configuration.
     phases: Vec<&'static str>,
-    /// The strongest thing that may follow on this node.
+    /// The strongest action that may follow on this node.
     policy: Action,
-    /// Why it is not run, where it is not.
+    /// Why it does not run; `None` if it does.
     not_run: Option<String>,
 }
 
 pub(crate) fn list(site: &Site, format: Format) -> anyhow::Result<u8> {
-    // The list must also print if the configuration has errors.
+    // The list must also be printed if the configuration is invalid.
     let gate = site.config().unwrap_or_default().gate;
     let own = site_rows(site, &gate);
     if format == Format::Json {
@@ -93,7 +93,7 @@ fn site_rows(site: &Site, gate: &GateConfig) -> Vec<SiteRow> {
     rows
 }
 
-/// When any of them runs.
+/// Phases in which at least one of them runs.
 fn phases_of_all(gate: &GateConfig) -> Vec<&'static str> {
     let settings = &gate.checks.site;
     let of_all = if settings.action == Action::Off { &[][..] } else { &settings.phases };

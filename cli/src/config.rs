@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Print each mistake in the configuration, with file, line and column
+    /// Print each error in the configuration, with file, line and column
     #[command(after_help = "Exit codes: 0 nothing is wrong, 2 something is")]
     Check {
         /// Check for this node only [default: here, and one representative node per `[[node]]` combination]
@@ -53,8 +53,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// One node, or this one and one of each sort that the file's `[[node]]` tables make: what is wrong for another
-/// node alone is found before that node finds it.
+/// Checks the configuration for one node, or for this one and one representative of each combination of `[[node]]`
+/// tables, so that an error for other nodes is found here.
 fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
     let first = node.unwrap_or(&site.node);
     let mut nodes = vec![first.to_owned()];
@@ -94,14 +94,14 @@ fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// A node whose profile is missing or wrong is judged as `generic`: nothing is drained, and little is seen.
+/// A node whose profile is missing or invalid is judged as `generic`: no finding drains it, and few checks apply.
 fn profile_problem(site: &Site, loaded: &Loaded) -> Option<String> {
     let profile = &loaded.config.profile;
     if profile == "auto" {
         return None;
     }
     let mut dirs = site.places.profiles().to_vec();
-    // A configuration that is not in its place yet has its profiles beside it.
+    // A configuration that is not installed yet has its profiles beside it.
     if site.config_required {
         dirs.extend(site.config_file.parent().map(|dir| dir.join("profiles")));
     }
@@ -110,7 +110,7 @@ fn profile_problem(site: &Site, loaded: &Loaded) -> Option<String> {
     Some(format!("{at}: profile: {why}"))
 }
 
-/// One node for each set of `[[node]]` tables that some node is in.
+/// One node for each combination of `[[node]]` tables that applies to some node.
 fn sorts(text: &str) -> Vec<String> {
     let table: toml::Table = toml::from_str(text).unwrap_or_default();
     let tables = table.get("node").and_then(toml::Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -145,7 +145,7 @@ fn show(site: &Site, node: &str, origin: bool, format: Format) -> anyhow::Result
     for InForce { path, value, origin: at } in listing {
         let setting = toml_text(&format!("{path} = {value}"));
         if origin {
-            // One long list must not push all the others' origins off the screen.
+            // A single long list must not shift the other origins off the screen.
             let at = at.map_or_else(|| "default".to_owned(), place);
             put!(text, "{setting:<52}  # {at}");
         } else {
@@ -156,7 +156,7 @@ fn show(site: &Site, node: &str, origin: bool, format: Format) -> anyhow::Result
     Ok(exit::OK)
 }
 
-/// `railgate.toml:6 [[node]] gn[1-4]`
+/// For example `railgate.toml:6 [[node]] gn[1-4]`.
 fn place(at: &SetAt) -> String {
     let (file, line) = (at.file.display(), at.line);
     match &at.node_table {
@@ -165,7 +165,7 @@ fn place(at: &SetAt) -> String {
     }
 }
 
-/// A value in TOML's notation as one in JSON's.
+/// Converts a value in TOML notation to JSON.
 fn plain(value: &str) -> anyhow::Result<serde_json::Value> {
     let mut table: toml::Table = toml::from_str(&format!("v = {value}"))?;
     Ok(serde_json::to_value(table.remove("v"))?)

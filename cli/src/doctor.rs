@@ -1,5 +1,5 @@
-//! `railgate doctor`: what Slurm, the plugin's configuration and this machine's files must say, against what they
-//! do say.
+//! `railgate doctor`: compares the settings of Slurm, of the plugin stack and of this machine's files with those that
+//! railgate needs.
 
 pub(crate) mod facts;
 mod files;
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// Whose lines.
+/// Which fragments to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Hints {
     /// slurm.conf and plugstack.conf
@@ -102,7 +102,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// For a file without a person in between, lines are not guessed: they replace those that slurmctld has.
+/// This output replaces slurmctld's settings without a person in between, so no line may be guessed.
 fn print_hints(facts: &Facts, of: Hints) -> anyhow::Result<u8> {
     if let (Hints::Slurm, Err(why)) = (of, &facts.slurm) {
         anyhow::bail!(
@@ -124,7 +124,7 @@ fn print_hints(facts: &Facts, of: Hints) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Every rule that concerns this machine, the worst first.
+/// Findings of all rules that apply to this machine, the most severe first.
 fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         RULES.iter().filter(|rule| rule.concerns(facts.roles)).flat_map(|rule| rule.judge(facts)).collect();
@@ -132,7 +132,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What railgate does to a job that starts on this node now.
+/// The line about railgate's effect on a job that starts on this node now.
 fn jobs_now(facts: &Facts) -> String {
     if !facts.roles.compute {
         return "no job runs on this machine".to_owned();

@@ -28,11 +28,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
-    // Copied from a drain reason it may still have the leader and the colon.
+    // An id copied from a drain reason may still have the leader and the colon.
     let subject = args.subject.trim().trim_start_matches("railgate:").trim().trim_end_matches(':');
     let id = subject.split('@').next().unwrap_or_default();
     if let Some(text) = railgate_gate::explain(id) {
-        // A site's own checks are one row of the register together.
+        // All of a site's own checks share one row of the register.
         let row = if id.starts_with("site-") { "site" } else { id };
         let check = railgate_gate::CHECKS.iter().find(|check| check.id == row);
         if args.format == Format::Json {
@@ -68,7 +68,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// Of the checks and the diagnosis rules.
+/// Ids of the checks and the diagnosis rules.
 fn ids() -> impl Iterator<Item = &'static str> {
     let checks = railgate_gate::CHECKS.iter().map(|check| check.id);
     checks.chain(diagnosis::RULES.iter().map(|rule| rule.id))

@@ -17,7 +17,7 @@ use railgate_text::Lines;
 use crate::output::complain;
 use crate::{exit, output};
 
-/// Longest table of the site's wiring, bytes.
+/// Longest wiring table of a site, bytes.
 const MAX_WIRING: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
     })
 }
 
-/// Output of ibnetdiscover, from here or a file; `None` where it failed, which has been reported.
+/// Output of ibnetdiscover, run here or read from a file; `None` after a failure, which has been reported.
 fn discovered(args: &Args) -> anyhow::Result<Option<Fabric>> {
     let text = match &args.file {
         Some(path) => from_file(path)?,
@@ -140,7 +140,7 @@ fn discovered(args: &Args) -> anyhow::Result<Option<Fabric>> {
     Ok(Some(parse(&text).with_context(|| source.display().to_string())?))
 }
 
-/// Ends of cables from LLDP or a table; `None` where neither was given.
+/// Cable ends from LLDP or a table; `None` if neither was given.
 fn seen(args: &Args) -> anyhow::Result<Option<Vec<Seen>>> {
     if let Some(path) = &args.table {
         let cables = cable_table(&from_file(path)?).with_context(|| path.display().to_string())?;
@@ -185,7 +185,7 @@ pub(crate) fn from_file(path: &Path) -> anyhow::Result<String> {
         std::fs::File::open(path).map_err(Into::into).and_then(|file| bounded(file, MAX_TEXT))
     };
     let bytes = bytes.with_context(|| path.display().to_string())?;
-    // Names may hold any bytes.
+    // Names may contain any bytes.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

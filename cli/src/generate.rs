@@ -1,4 +1,4 @@
-//! `railgate generate DIR`: man pages and shell completions, from the same definition that parses the command line.
+//! `railgate generate DIR`: man pages and shell completions, from the definition that also parses the command line.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -39,8 +39,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// The values of positional arguments, which `clap_complete` writes for bash and zsh, not for fish. `seen` is what fish asks
-/// about the words before.
+/// Completions of positional arguments for fish, which `clap_complete` writes only for bash and zsh. `seen` is fish's
+/// condition on the preceding words.
 fn fish_values(command: &clap::Command, seen: &str) -> String {
     let mut lines = String::new();
     for below in command.get_subcommands() {

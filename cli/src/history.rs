@@ -10,9 +10,9 @@ use crate::{Site, exit};
 #[derive(Serialize)]
 struct Row {
     id: String,
-    /// What may follow from it on this node now.
+    /// The strongest action that may follow on this node now.
     policy: Action,
-    /// An upgrade brought it.
+    /// Whether an upgrade added the check.
     new: bool,
     seen: u64,
     would_drain: u64,
@@ -28,7 +28,7 @@ struct Shown<'a> {
     checks: Vec<Row>,
 }
 
-/// How often each check has found something on this node, would have drained it, and did.
+/// Prints how often each check has found something on this node, would have drained it, and did.
 pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Result<u8> {
     let (past, memory) = (Past::load(&site.places), History::load(&site.places).memory);
     let row = |id: &str, check: &CheckInfo| {
@@ -42,7 +42,7 @@ pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Resul
         Row { id: id.to_owned(), policy, new, seen, would_drain, drained, last }
     };
     let mut rows: Vec<Row> = CHECKS.iter().map(|check| row(check.id, check)).collect();
-    // A site's own checks are one row of the register together.
+    // All of a site's own checks share one row of the register.
     if let Some(site) = CHECKS.iter().find(|check| check.id == "site") {
         rows.extend(past.counts.keys().filter(|id| id.starts_with("site-")).map(|id| row(id, site)));
     }
@@ -99,7 +99,7 @@ fn policy_text(row: &Row) -> String {
     policy.to_owned()
 }
 
-/// Unix seconds for people.
+/// Formats Unix seconds as a date and time.
 pub(crate) fn time(seconds: u64) -> String {
     let known = rfc3339(seconds.saturating_mul(1000));
     known.map_or_else(|| "after the year 9999".to_owned(), |text| format!("{}Z", &text[..19]))
@@ -110,7 +110,7 @@ mod tests {
     use super::time;
 
     #[test]
-    fn a_time_that_nobody_lives_to_see_is_told_too() {
+    fn a_time_far_in_the_future_is_formatted() {
         assert_eq!(time(1_709_251_199), "2024-02-29T23:59:59Z");
         assert_eq!(
             (time(284_012_524_800), time(u64::MAX)),

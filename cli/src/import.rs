@@ -1,4 +1,4 @@
-//! Another health checker's configuration, as railgate's own.
+//! `railgate import`: converts the configuration of another health checker.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -55,7 +55,7 @@ pub(crate) fn run(_site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Into a directory that does not exist yet; every user can read it, and only its owner can write.
+/// Writes the files to a directory that must not exist yet; every user can read it, only its owner can write.
 fn write(dir: &Path, files: &[File]) -> anyhow::Result<()> {
     ensure!(!dir.exists(), "{}: exists already", dir.display());
     for (name, text) in files {

@@ -1,4 +1,4 @@
-//! `railgate`: judge a node, look at its wiring, read a job's report, see and change what is in force.
+//! `railgate`: checks nodes and wiring, shows job reports, and shows and changes the state of railgate.
 
 mod calibrate;
 mod check;
@@ -103,17 +103,17 @@ enum Command {
 
 /// Exit codes, the same for every subcommand.
 mod exit {
-    /// Done; a judged node is fit or degraded.
+    /// Done; a checked node is fit or degraded.
     pub(crate) const OK: u8 = 0;
-    /// The judged node is unfit.
+    /// The checked node is unfit.
     pub(crate) const UNFIT: u8 = 1;
-    /// Wrong use, wrong configuration, or a failure of railgate itself.
+    /// Wrong usage, invalid configuration, or an internal failure.
     pub(crate) const USAGE: u8 = 2;
-    /// Could not tell.
+    /// Could not be determined.
     pub(crate) const UNKNOWN: u8 = 3;
 }
 
-/// What every subcommand gets.
+/// Context of every subcommand.
 #[derive(Debug)]
 struct Site {
     places: Places,
@@ -123,7 +123,7 @@ struct Site {
 }
 
 impl Site {
-    /// The configuration in force here.
+    /// The configuration in force on this node.
     fn config(&self) -> anyhow::Result<Config> {
         Ok(self.loaded()?.config)
     }

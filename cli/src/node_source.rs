@@ -7,7 +7,7 @@ use railgate_simulate::recorded;
 
 use crate::Site;
 
-/// Which node is looked at.
+/// Selects the node: this one, a recorded or a simulated one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodeArgs {
     /// A recorded node instead of this one
@@ -19,7 +19,7 @@ pub(crate) struct NodeArgs {
     pub(crate) simulate: Option<String>,
 }
 
-/// A node and what it should have.
+/// A node's snapshot and its machine profile.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) snapshot: Snapshot,
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
 }
 
 impl NodeArgs {
-    /// A recorded or simulated node; `None` means this one.
+    /// The recorded or simulated node; `None` for this one.
     pub(crate) fn stand_in(&self, site: &Site, config: &Config) -> anyhow::Result<Option<Seen>> {
         if let Some(path) = &self.snapshot {
             let snapshot = recorded(path)?;
@@ -40,7 +40,7 @@ impl NodeArgs {
         Ok(Some(Seen { snapshot, profile }))
     }
 
-    /// The node, looked at in whole and without judging.
+    /// Reads all parts of the node, without judging.
     pub(crate) fn look(&self, site: &Site, config: &Config) -> anyhow::Result<Seen> {
         if let Some(seen) = self.stand_in(site, config)? {
             return Ok(seen);
@@ -51,7 +51,7 @@ impl NodeArgs {
     }
 }
 
-/// Each part that was looked at: its name, `ok` or why there is nothing, and how long it took, ms.
+/// Each part that was read: its name, `None` if it could be read or the reason why not, and its duration, ms.
 pub(crate) fn parts(snapshot: &Snapshot) -> Vec<(PartName, Option<String>, f64)> {
     fn part<T>(name: PartName, part: &railgate_model::Part<T>) -> Option<(PartName, Option<String>, f64)> {
         use railgate_model::Part;
@@ -74,7 +74,7 @@ pub(crate) fn parts(snapshot: &Snapshot) -> Vec<(PartName, Option<String>, f64)>
     .collect()
 }
 
-/// `live`, `recorded`, `simulated`.
+/// Origin of a snapshot: `live`, `recorded` or `simulated`.
 pub(crate) fn origin(snapshot: &Snapshot) -> &'static str {
     match snapshot.origin {
         Origin::Live => "live",

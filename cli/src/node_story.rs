@@ -1,4 +1,5 @@
-//! `railgate explain NODE`: how the node stands, what was found on it, which jobs it took down, which parts fail.
+//! `railgate explain NODE`: the node's state, its findings, the jobs that it made fail, and the parts that caused
+//! this.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::nodes::{is_death, ledger};
 use crate::output::{self, Format};
 use crate::{Site, exit};
 
-/// Lines of each list that a terminal shows.
+/// Most lines of each list on a terminal.
 const SHOWN: usize = 20;
 
 #[derive(Serialize)]
@@ -29,26 +30,26 @@ struct Story {
     reason: Option<String>,
     /// What to do next, one line each.
     next: Vec<String>,
-    /// Lines of the controller's ledger that blame this node; `None` where there is none to read.
+    /// Lines of the controller's ledger that blame this node; `None` without a readable ledger.
     jobs: Option<Vec<Entry>>,
-    /// What this node remembers; `None` on another machine.
+    /// Finding history of this node; `None` on another machine.
     found: Option<Vec<Episode>>,
     given_back: Option<Vec<Given>>,
     parts: Vec<PartStory>,
 }
 
-/// A part by what it is called wherever it is.
+/// A part by an identifier that stays the same if it moves.
 #[derive(Serialize)]
 struct PartStory {
     identity: String,
     subjects: Vec<String>,
-    /// Findings and deaths.
+    /// Number of findings and job failures.
     times: usize,
-    /// It is in this node now; `None` where nobody can tell.
+    /// Whether it is in this node now; `None` if unknown.
     here: Option<bool>,
 }
 
-/// Tells a node's story; `None` where Slurm knows no such node.
+/// Prints a node's history; `None` if Slurm does not know the node.
 pub(crate) fn run(site: &Site, name: &str, format: Format) -> anyhow::Result<Option<u8>> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if !plain || hostlist::expand(name).is_err() {
@@ -76,7 +77,7 @@ fn story(site: &Site, name: &str, state: Result<NodeState, String>, ledger: Opti
     let here = name == site.node;
     let jobs = ledger.map(|entries| {
         let blames = |entry: &Entry| entry.blamed.iter().any(|blamed| blamed.node == name);
-        // Whose jobs they were is the controller's business.
+        // The owners of the jobs are not shown outside the controller.
         let shown = |entry| Entry { uid: None, ..entry };
         entries.into_iter().filter(blames).map(shown).collect::<Vec<_>>()
     });
@@ -266,7 +267,7 @@ fn outcome(episode: &Episode) -> String {
     }
 }
 
-/// The newest lines, oldest first.
+/// Adds the newest lines of a table, oldest first.
 fn push_table(text: &mut Lines, head: &[&str], rows: Vec<Vec<String>>) {
     let over = rows.len().saturating_sub(SHOWN);
     if over > 0 {

@@ -36,9 +36,9 @@ struct Row {
     name: String,
     partitions: Vec<String>,
     state: String,
-    /// Milliseconds; `None` where Slurm does not say.
+    /// Milliseconds; `None` if Slurm does not show it.
     since: Option<u64>,
-    /// railgate holds it.
+    /// railgate drained it.
     ours: bool,
     reason: String,
     check: Option<String>,
@@ -46,9 +46,9 @@ struct Row {
     what: Option<String>,
     fix: Option<String>,
     phase: Option<String>,
-    /// Jobs in the reason.
+    /// Jobs named in the reason.
     jobs: Vec<u32>,
-    /// Jobs that died of this node, by the ledger; `None` where there is none to read.
+    /// Jobs that failed because of this node, by the ledger; `None` without a readable ledger.
     deaths: Option<usize>,
 }
 
@@ -79,11 +79,11 @@ impl Row {
     }
 }
 
-/// An unfit node that the breaker leaves in service.
+/// An unfit node that the breaker left in service.
 #[derive(Serialize)]
 struct NotDrained {
     name: String,
-    /// Milliseconds; `None` where the comment does not say.
+    /// Milliseconds; `None` if the comment has no time.
     since: Option<u64>,
     check: String,
     part: Option<String>,
@@ -122,15 +122,15 @@ fn shown_time(since: Option<u64>) -> String {
     since.map_or_else(|| "unknown".to_owned(), |since| time(since / 1000))
 }
 
-/// The controller's ledger; `None` on other machines, which know nothing of jobs, and for who may not read it. On a
-/// controller where nothing was written yet it is empty.
+/// The controller's ledger; `None` on other machines, which have none, and for users who may not read it. Empty on a
+/// controller that has not written one yet.
 pub(crate) fn ledger(site: &Site, client: &Client) -> Option<Vec<Entry>> {
     let ledger = Ledger::new(&site.places.state.join("controller"));
     let is_controller = || client.config().is_ok_and(|said| is_controller(site, &SlurmConf(said)));
     (ledger.is_there() || is_controller()).then(|| ledger.read().ok()).flatten()
 }
 
-/// Whether the job ended because of the nodes that the line blames.
+/// Whether the job failed because of the nodes that the line blames.
 pub(crate) fn is_death(event: Event) -> bool {
     matches!(event, Event::Death | Event::NodeFail | Event::Held | Event::Left)
 }
@@ -142,7 +142,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let (held, caps) = client.held_nodes_and_caps(&config.breaker).context("slurmctld")?;
     let mut notes = client.let_through();
     if let Ok(notes) = &mut notes {
-        // Somebody holds it meanwhile.
+        // Drained meanwhile.
         let held: BTreeSet<&str> = held.iter().map(|node| node.name.as_str()).collect();
         notes.retain(|node, _| !held.contains(node.as_str()));
     }
@@ -216,7 +216,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// What `[breaker]` allows now: the cluster's line, and one for each partition where no further node may be drained.
+/// State of `[breaker]`: one line for the cluster, and one for each partition where no further node may be drained.
 fn standing(config: &BreakerConfig, caps: &[Cap]) -> Lines {
     let mut text = Lines::new();
     let Some((cluster, partitions)) = caps.split_first() else { return text };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_holds_is_shown_with_what_it_forbids() {
+    fn a_reached_limit_is_shown_with_its_effect() {
         let config = BreakerConfig::default();
         let small = standing(&config, &[cap("cluster", 4, 1, 1), cap("partition main", 4, 1, 1)]);
         assert!(

@@ -1,16 +1,17 @@
-//! Arguments whose values a shell completes, though others are accepted: a site's own templates, names of nodes.
+//! Arguments whose values a shell completes, though others are accepted too: templates of the site, names of nodes.
 
 use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, Error};
 
-/// Names for `railgate generate`. The command that gets another one answers it itself, with what is near.
+/// Completions for `railgate generate`. Other values are accepted; the command itself reports an unknown one, with
+/// similar names.
 #[derive(Clone, Debug)]
 pub(crate) struct Offered(Vec<&'static str>);
 
 impl Offered {
-    /// In the order in which they are offered.
+    /// Creates the list; the order is kept.
     pub(crate) fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
         Offered(names.into_iter().collect())
     }

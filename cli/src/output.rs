@@ -1,6 +1,6 @@
-//! The only place that writes to the terminal. What is printed is made of foreign text (names, paths, arguments, files,
-//! answers of Slurm), so it comes as [`Lines`], as JSON, or as one line, and cannot be anything else: `clippy.toml` forbids
-//! `println!` and its like elsewhere.
+//! The only place that writes to the terminal. Output contains foreign text (names, paths, arguments, files, Slurm's
+//! output), so it must be [`Lines`], JSON, or a single escaped line: `clippy.toml` forbids `println!` and similar
+//! macros elsewhere.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,7 +12,7 @@ use railgate_runner::ConfigError;
 use railgate_text::{Lines, json_text, printable, put};
 use serde::Serialize;
 
-/// How a listing is shown.
+/// Output format of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -21,26 +21,26 @@ pub(crate) enum Format {
     Json,
 }
 
-/// One line on standard output: `say!("{node}: ok")?`.
+/// Prints one line on standard output: `say!("{node}: ok")?`.
 macro_rules! say {
     ($($words:tt)+) => { $crate::output::line(::std::format_args!($($words)+)) };
 }
 
-/// One line on standard error, after `railgate: `.
+/// Prints one line on standard error, after `railgate: `.
 macro_rules! complain {
     ($($words:tt)+) => { $crate::output::complaint(::std::format_args!($($words)+)) };
 }
 
 pub(crate) use {complain, say};
 
-/// The command line. An error or a page of help that clap prints quotes the arguments: it is made from printable ones.
+/// Parses the command line. clap's error and help pages quote the arguments, so they are made from printable ones.
 pub(crate) fn parse<P: clap::Parser>() -> P {
     let args: Vec<OsString> = std::env::args_os().collect();
     P::try_parse_from(&args).unwrap_or_else(|wrong| {
         let shown = args.iter().map(|arg| printable(&arg.to_string_lossy()).into_owned());
         match P::try_parse_from(shown) {
             Err(wrong) => wrong.exit(),
-            // Only the character that is not printable was wrong.
+            // Only the unprintable character was wrong.
             Ok(_) => {
                 P::command().error(wrong.kind(), "an argument has a character that is not printable").exit()
             }
@@ -48,7 +48,8 @@ pub(crate) fn parse<P: clap::Parser>() -> P {
     })
 }
 
-/// Writes to standard output. A reader that closes it early (`| head`) is no error: the exit code stays that of the result.
+/// Writes to standard output. A reader that closes it early (`| head`) is no error: the exit code remains that of the
+/// result.
 pub(crate) fn text(text: &Lines) -> anyhow::Result<()> {
     pieces(None, |out| out.write_all(text.as_ref()))
 }
@@ -58,7 +59,7 @@ pub(crate) fn to(file: Option<&Path>, content: &Lines) -> anyhow::Result<()> {
     pieces(file, |out| out.write_all(content.as_ref()))
 }
 
-/// As [`text`], in place of what the terminal shows: home, and what is below the new text goes, so that nothing flickers.
+/// As [`text`], in place of the terminal's content: cursor home, then clear below the new text, which avoids flicker.
 pub(crate) fn screen(text: &Lines) -> anyhow::Result<()> {
     pieces(None, |out| {
         out.write_all(b"\x1b[H\x1b[J")?;
@@ -66,7 +67,8 @@ pub(crate) fn screen(text: &Lines) -> anyhow::Result<()> {
     })
 }
 
-/// Lets a writer of JSON ([`railgate_text::write_json`]) write in pieces to a file, or to standard output where there is none.
+/// Lets a JSON writer ([`railgate_text::write_json`]) write incrementally to a file, or to standard output without
+/// one.
 #[expect(clippy::disallowed_methods, reason = "the one place")]
 pub(crate) fn pieces(
     file: Option<&Path>,
@@ -116,14 +118,14 @@ pub(crate) fn complaint(words: std::fmt::Arguments<'_>) {
     errors(&one);
 }
 
-/// Writes to standard error; where that is closed there is no other place.
+/// Writes to standard error; ignores a failure, since there is no other place to report it.
 #[expect(clippy::disallowed_methods, reason = "the one place")]
 pub(crate) fn errors(text: &Lines) {
     let _ = io::stderr().lock().write_all(text.as_ref());
 }
 
-/// Says on standard error what went wrong: a configuration's problems as `file:line:column: what`, each with its
-/// caret, in the file's order; anything else as one line.
+/// Reports an error on standard error: the problems of a configuration as `file:line:column: message`, each with a
+/// caret, in file order; any other error as one line.
 pub(crate) fn failure(why: &anyhow::Error) {
     if let Some(ConfigError::Invalid(problems)) = why.downcast_ref::<ConfigError>() {
         let mut problems: Vec<_> = problems.iter().collect();
@@ -138,7 +140,7 @@ pub(crate) fn failure(why: &anyhow::Error) {
     complain!("{}", chain(why));
 }
 
-/// An error and its causes. Many say their cause themselves; it is not said twice.
+/// Joins an error and its causes. Many errors already contain their cause, which is not repeated.
 fn chain(why: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in why.chain().map(ToString::to_string) {
@@ -151,7 +153,7 @@ fn chain(why: &anyhow::Error) -> String {
     text
 }
 
-/// Rows with their columns aligned, two spaces between.
+/// Aligns the columns of rows, separated by two spaces.
 pub(crate) fn table(rows: &[Vec<String>]) -> Lines {
     Lines::table(rows, "")
 }
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn a_cause_is_printed_once() {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let says_it_too = anyhow!(gone()).context(format!("x.json: {}", gone()));
         assert_eq!(chain(&says_it_too), "x.json: entity not found");

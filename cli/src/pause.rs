@@ -43,7 +43,7 @@ pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// The calling user, from the environment of their shell.
+/// Name of the calling user, from the environment.
 pub(crate) fn who() -> String {
     std::env::var("SUDO_USER").or_else(|_| std::env::var("USER")).unwrap_or_else(|_| "root".to_owned())
 }

@@ -83,8 +83,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// What is wrong with the node by its own profile. What it had when it was recorded is what it has now, so only what
-/// no machine should have shows.
+/// Findings on the node, judged by its own new profile. Its inventory matches by definition, so only conditions that
+/// are wrong on any machine are found.
 fn no_good(gate: &railgate_gate::GateConfig, snapshot: &Snapshot, recorded: &Recorded) -> Option<Lines> {
     let seen = Seen {
         phase: Phase::Periodic,

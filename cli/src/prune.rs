@@ -7,7 +7,7 @@ use railgate_stats::store::{Retention, Swept, sweep};
 use crate::exit;
 use crate::output::{complain, say};
 
-/// Of one call; a directory of many thousand jobs takes several.
+/// Time limit of one call; a directory of many thousand jobs takes several.
 const BUDGET: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub(crate) fn run(config: &ReportConfig, args: &Prune, dirs: &[PathBuf]) -> anyh
     Ok(if well { exit::OK } else { exit::UNKNOWN })
 }
 
-/// Until nothing is left to do, or nothing more can be done.
+/// Repeats until nothing is left to remove, or nothing more can be removed.
 fn one(dir: &std::path::Path, retention: Retention) -> anyhow::Result<bool> {
     let (mut removed, mut samples) = (0, 0);
     loop {

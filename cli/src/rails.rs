@@ -101,7 +101,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// `0,2` and `0-3`.
+/// Parses GPU indices: `0,2`, `0-3`.
 fn indices(text: &str) -> anyhow::Result<Vec<u32>> {
     let mut all = Vec::new();
     for item in text.split(',') {

@@ -97,14 +97,14 @@ enum Show {
     Html,
 }
 
-/// Slurm is asked about at most so many silent nodes.
+/// Most nodes without a report that Slurm is queried about.
 const MOST_DOWN: usize = 256;
 
-/// How often `--live` looks again: more often than nodes speak, and cheap.
+/// Refresh interval of `--live`: shorter than that of the nodes' partial reports, and cheap.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
-    // The list must also print if the configuration has errors.
+    // The list must also be printed if the configuration is invalid.
     if args.rules {
         return list(args.format);
     }
@@ -146,7 +146,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// The register of the diagnosis rules.
+/// Prints the register of the diagnosis rules.
 fn list(format: Show) -> anyhow::Result<u8> {
     anyhow::ensure!(format != Show::Html, "the list of rules is text or json; docs/rules.md is its page");
     if format == Show::Json {
@@ -160,11 +160,11 @@ fn list(format: Show) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// One job's report.
+/// Prints the report of one job.
 fn show(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> anyhow::Result<u8> {
     let terminal = output::is_terminal();
     let above = args.format == Show::Text && args.out.is_none();
-    // Three lines stay three lines.
+    // `--brief` prints exactly three lines.
     let note_above = above && !args.brief && !args.redact;
     if let Some(note) = one.note.as_ref().filter(|_| !note_above) {
         complain!("{note}");
@@ -212,7 +212,7 @@ fn show(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> anyho
     }
 }
 
-/// Tasks of an array, a line each.
+/// Prints the tasks of an array, one line each.
 fn overview(config: &ReportConfig, tasks: Vec<ListedJob>, args: &Args) -> anyhow::Result<u8> {
     let user = nix::unistd::geteuid();
     let owner = tasks.iter().find_map(|task| task.uid);
@@ -238,7 +238,7 @@ fn overview(config: &ReportConfig, tasks: Vec<ListedJob>, args: &Args) -> anyhow
     Ok(exit::OK)
 }
 
-/// The page, with what was asked for of the samples.
+/// Renders the HTML page, with the requested samples.
 fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Result<String> {
     let Some(list) = &args.samples else { return Ok(html(report)) };
     let nodes = hostlist::expand(list).map_err(|why| anyhow::anyhow!("--samples {list}: {why}"))?;
@@ -260,7 +260,7 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
     Ok(html_with(report, &courses, &problems))
 }
 
-/// The report, and whether Slurm knows the job; `None`: the job belongs to another user.
+/// Reads the report. The flag tells whether Slurm knows the job; `None`: the job belongs to another user.
 fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Option<(JobReport, bool)> {
     let job = one.job;
     let state = slurm_state(client, &one.name);
@@ -272,8 +272,8 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
         complain!("{}", foreign(job, owner));
         return None;
     }
-    // What lies at a job's place is believed only if it is the job's owner's. Job numbers begin anew one day, and
-    // what root collected by hand may be older than that.
+    // Files in the job's directory are used only if they belong to the job's owner. Job ids are reused some day, and
+    // files that root collected by hand may be older than that.
     let owner = match (own_only, args.dir.is_empty()) {
         (true, _) => Some(user.as_raw()),
         (false, true) => owner,
@@ -311,7 +311,7 @@ fn foreign(job: u32, owner: Option<u32>) -> String {
     format!("job {job} belongs to {owner}: its report is for them and for root")
 }
 
-/// Takes the leafs of the job's nodes from the site's table of cables.
+/// Adds the names of the leaf switches from the site's cable table to the nodes.
 fn name_leafs(report: &mut JobReport, table: &Path) -> anyhow::Result<()> {
     let said = || table.display().to_string();
     let cables = cable_table(&fabric::from_file(table)?).with_context(said)?;
@@ -325,7 +325,7 @@ fn name_leafs(report: &mut JobReport, table: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says where was looked, for whom "nothing" is hard to believe.
+/// Reports that no data was found, and lists the directories that were searched.
 fn nothing_known(config: &ReportConfig, one: &One, args: &Args, problems: &[String]) {
     let mut places: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
     if places.is_empty() {
@@ -346,13 +346,13 @@ fn nothing_known(config: &ReportConfig, one: &One, args: &Args, problems: &[Stri
     complain!("no part of a report in {}: a job that never started has none", places.join(" or "));
 }
 
-/// What Slurm still knows of the job; nothing where it does not answer or has forgotten it.
+/// Slurm's state of the job; `None` if it does not answer or has purged the job.
 fn slurm_state(client: &Client, job: &JobRef) -> Option<JobState> {
     client.job(job).ok()?.into_iter().next()
 }
 
-/// Nodes of attempts that were put back without a decision, from which no epilog came and that Slurm shows as down.
-/// Before 24.11 the controller's program hears of such a death only at the job's next end.
+/// Nodes without an epilog's report, in attempts that were requeued without a decision, that Slurm shows as down.
+/// Before 24.11 the controller's program receives such a failure only at the job's next end.
 fn down(client: &Client, report: &JobReport) -> Option<Vec<DownNode>> {
     let (_, earlier) = report.attempts.split_last()?;
     let open = earlier.iter().filter(|attempt| attempt.decision.is_none());
@@ -371,7 +371,7 @@ fn down(client: &Client, report: &JobReport) -> Option<Vec<DownNode>> {
 }
 
 fn slurm_view(state: JobState) -> SlurmView {
-    // Of a job that has not begun or not ended, Slurm shows what it expects.
+    // For a job that has not started or ended, Slurm shows expected times.
     let begun = !state.state.contains("PENDING") && !state.state.contains("CONFIGURING");
     let ended = begun && !["RUNNING", "SUSPENDED"].iter().any(|live| state.state.contains(live));
     SlurmView {
@@ -382,7 +382,7 @@ fn slurm_view(state: JobState) -> SlurmView {
         exit: None,
         restarts: Some(state.restarts),
         start: millis(state.start).filter(|_| begun),
-        // One that completes to wait again shows the latest end it could have.
+        // For a job that is completing in order to be requeued, Slurm shows the latest possible end.
         end: millis(state.end).filter(|end| ended && *end <= railgate_runner::now()),
         may_start: millis(state.start).filter(|_| !begun),
         required: hostlist::expand(&state.required).unwrap_or_default(),

@@ -85,7 +85,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Whose process ran where is no vendor's business.
+/// Removes processes, which name users and are of no use to a vendor.
 fn without_users(snapshot: &mut Snapshot) {
     if let railgate_model::Part::Read { data, .. } = &mut snapshot.gpus {
         for gpu in &mut data.gpus {
@@ -163,7 +163,7 @@ fn page(pack: &Pack<'_>, snapshot: &Snapshot) -> Lines {
             put!(text, "kernel log");
             let lines = pack.xids.iter().map(|xid| (xid.time, &xid.text));
             let lines = lines.chain(pack.sxids.iter().map(|sxid| (sxid.time, &sxid.text)));
-            // The driver may say the same thousands of times.
+            // The driver may log the same message thousands of times.
             let mut seen: BTreeMap<&str, (u64, u64, usize)> = BTreeMap::new();
             for (at, line) in lines {
                 let (_, last, times) = seen.entry(line).or_insert((at, at, 0));

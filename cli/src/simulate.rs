@@ -55,7 +55,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     for fault in railgate_simulate::FAULTS {
         let place = match fault.part {
             FaultPart::Node => "-".to_owned(),
-            // By name or by number.
+            // By name or by index.
             FaultPart::Hca => format!("@mlx5_{}", fault.default_index),
             FaultPart::Gpu | FaultPart::Mount => format!("@{}", fault.default_index),
         };
@@ -65,7 +65,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// What a fault is a fault of.
+/// The kind of part that a fault affects.
 fn part(part: FaultPart) -> &'static str {
     match part {
         FaultPart::Gpu => "gpu",

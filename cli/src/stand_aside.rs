@@ -1,4 +1,4 @@
-//! `railgate yield`: the sampler leaves the job's GPUs alone while a program runs.
+//! `railgate yield`: the sampler does not read the job's GPUs while a program runs.
 
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -33,7 +33,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         (None, Err(_)) => bail!("not inside a job: SLURM_JOB_ID is not set, and --job is not given"),
     };
     let Some((program, arguments)) = args.program.split_first() else { bail!("no program") };
-    // Held until the program has ended; without a sampler there is nobody to ask, and nothing in the way.
+    // Held until the program has ended. Without a sampler there is nothing to pause.
     let held = Root::new(&site.places.run)
         .job(job)
         .current(job)

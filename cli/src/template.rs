@@ -1,4 +1,4 @@
-//! Job scripts to start from: those of `sbatch-templates/`, built in, and those of the site.
+//! Job script templates: the built-in ones from `sbatch-templates/`, and those of the site.
 
 mod fill;
 mod values;
@@ -15,10 +15,10 @@ use crate::{Site, exit};
 
 const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
-/// What their tasks begin with: one place for all of them, also for those that users have copied.
+/// The start of each task, shared by all templates and by the copies that users made.
 const TASK: &str = include_str!("../../sbatch-templates/task.sh");
 
-/// What their scripts begin with.
+/// The start of each script.
 const BATCH: &str = concat!(
     "IFS= read -r -d '' TASK <<'END_OF_TASK' || :\n",
     include_str!("../../sbatch-templates/task.sh"),
@@ -115,7 +115,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// By name, the site's over the built-in ones.
+/// All templates by name; the site's take precedence.
 fn all(dir: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let mut templates: BTreeMap<String, String> =
         BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
@@ -130,7 +130,7 @@ fn all(dir: &Path) -> anyhow::Result<BTreeMap<String, String>> {
             (path.extension().and_then(|end| end.to_str()), path.file_stem().and_then(|name| name.to_str()))
         {
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            // A script that is shown changed would run changed.
+            // A script with unprintable characters would differ from what the terminal shows.
             let at = text.lines().position(|line| !line.chars().all(|c| c == '\t' || is_printable(c)));
             if let Some(at) = at {
                 bail!("{}:{}: a character that is not printable", path.display(), at + 1);
@@ -141,7 +141,7 @@ fn all(dir: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(templates)
 }
 
-/// What a template says of itself: the line below `#!`.
+/// A template's description: the line below `#!`.
 fn about(text: &str) -> &str {
     text.lines().nth(1).and_then(|line| line.strip_prefix("# ")).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! The pages as a book: every page is in it, every link leads to a page of it, and what `console` blocks show is what
-//! the commands print.
+//! The documentation as a book: every page is in it, every link leads to a page of it, and `console` blocks show the
+//! actual output of the commands.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages
 }
 
-/// Without blocks and spans of code.
+/// The text without code blocks and code spans.
 fn prose(text: &str) -> String {
     let mut inside = false;
     let lines = text.lines().filter(|line| {
@@ -44,7 +44,7 @@ fn links(text: &str) -> Vec<String> {
     prose(text).split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned).collect()
 }
 
-/// A heading's place, as mdbook and GitHub name it.
+/// Anchors of the headings, as mdbook and GitHub form them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut inside = false;
     let headings = text.lines().filter(|line| {
@@ -62,7 +62,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// `a/../b` is `b`; what leaves docs/ is none.
+/// Normalizes a path: `a/../b` becomes `b`; `None` if it leaves docs/.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -79,7 +79,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
 fn every_page_is_in_the_book_once() {
     let pages = pages();
     let mut listed = links(&pages[Path::new("SUMMARY.md")]);
-    // One page lists the decisions.
+    // The decisions are listed on one page.
     listed.extend(
         links(&pages[Path::new("decisions/README.md")]).iter().map(|link| format!("decisions/{link}")),
     );
@@ -91,7 +91,7 @@ fn every_page_is_in_the_book_once() {
 }
 
 #[test]
-fn every_link_leads_to_a_place_in_the_book() {
+fn every_link_leads_to_an_existing_place_in_the_book() {
     let pages = pages();
     let mut wrong = Vec::new();
     let mut seen = 0;
@@ -111,7 +111,8 @@ fn every_link_leads_to_a_place_in_the_book() {
     assert!(seen > 60, "{seen}");
 }
 
-/// Whether these lines are those; `…` alone in a line is any number of lines, at a line's end the rest of it.
+/// Whether printed lines match the shown ones; a line `…` stands for any number of lines, and `…` at the end of a
+/// line for its rest.
 fn alike(shown: &[&str], printed: &[&str]) -> bool {
     match (shown, printed) {
         ([], []) => true,
@@ -125,7 +126,7 @@ fn alike(shown: &[&str], printed: &[&str]) -> bool {
 }
 
 #[test]
-fn console_blocks_show_what_the_commands_print() {
+fn console_blocks_match_the_output_of_the_commands() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("railgate.toml"), "").unwrap();
     let mut all: Vec<(String, String)> =
@@ -158,7 +159,7 @@ fn console_blocks_show_what_the_commands_print() {
 }
 
 #[test]
-fn alike_is_alike() {
+fn an_ellipsis_matches_lines_and_ends_of_lines() {
     for (shown, printed, same) in [
         ("a\n…\nd", "a\nb\nc\nd", true),
         ("a\n…\nd", "a\nb\nc", false),

@@ -1,5 +1,5 @@
-//! The built `railgate`, as people and programs meet it: exit codes, what it prints where, and that the pages
-//! about it are true of it.
+//! The built `railgate`, as users and scripts call it: exit codes, standard output and error, and whether the pages
+//! describe it correctly.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// With a configuration of the test's own: what the machine has in /etc is nobody's business here.
+/// `railgate` with a configuration of the test's own, independent of /etc on this machine.
 struct Cli {
     dir: tempfile::TempDir,
 }
@@ -34,7 +34,7 @@ impl Cli {
         self.run(words).status.code()
     }
 
-    /// What it prints, where it succeeds.
+    /// Standard output; the run must succeed.
     fn said(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {}", err(&output));
@@ -67,7 +67,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
 }
 
-/// The pages for people outside the code.
+/// All pages for users and admins.
 fn pages() -> Vec<(String, String)> {
     let mut names = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
     for dir in ["docs", "docs/decisions"] {
@@ -81,7 +81,7 @@ fn pages() -> Vec<(String, String)> {
     names.into_iter().map(|name| (page(&name), name)).map(|(text, name)| (name, text)).collect()
 }
 
-/// The blocks of a page that begin with this fence.
+/// Code blocks of a page that begin with this fence.
 fn blocks(text: &str, fence: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = text.lines();
@@ -97,7 +97,7 @@ fn blocks(text: &str, fence: &str) -> Vec<String> {
 }
 
 #[test]
-fn exit_codes_say_how_the_node_is() {
+fn exit_codes_follow_the_verdict() {
     let cli = Cli::new("");
     for (words, code) in [
         (&["check", "--simulate", "h100-sxm"][..], 0),
@@ -134,7 +134,7 @@ fn exit_codes_say_how_the_node_is() {
 }
 
 #[test]
-fn a_slip_is_answered_with_what_was_meant() {
+fn a_misspelled_word_gets_the_likely_one_as_a_hint() {
     let cli = Cli::new("[slurm]\nbin_dir = '/nonexistent'\n");
     for (words, meant) in [
         (&["explain", "gpu-xdi"][..], "did you mean 'gpu-xid'?"),
@@ -151,7 +151,7 @@ fn a_slip_is_answered_with_what_was_meant() {
 }
 
 #[test]
-fn a_template_is_not_written_over_a_file() {
+fn an_existing_file_is_not_overwritten_by_a_template() {
     let cli = Cli::new("");
     cli.said(&["template", "show", "jax", "--out", "jax.sbatch"]);
     let again = cli.run(&["template", "show", "jax", "--out", "jax.sbatch"]);
@@ -161,7 +161,7 @@ fn a_template_is_not_written_over_a_file() {
 }
 
 #[test]
-fn help_that_all_commands_share_is_about_all_of_them() {
+fn shared_help_text_fits_all_commands() {
     let cli = Cli::new("");
     for command in ["doctor", "readmit", "report"] {
         let help = cli.said(&[command, "--help"]);
@@ -173,7 +173,7 @@ fn help_that_all_commands_share_is_about_all_of_them() {
 }
 
 #[test]
-fn what_was_found_goes_to_standard_output_and_errors_do_not() {
+fn findings_go_to_standard_output_and_errors_to_standard_error() {
     let cli = Cli::new("");
     let unfit = cli.run(&["check", "--simulate", "h100-sxm:gpu-lost@3"]);
     assert!(
@@ -186,13 +186,13 @@ fn what_was_found_goes_to_standard_output_and_errors_do_not() {
         assert_eq!(out(&wrong), "", "{words:?}");
         assert!(err(&wrong).starts_with("railgate: ") && err(&wrong).lines().count() == 1, "{}", err(&wrong));
     }
-    // A file's name, and why; each once.
+    // The file's name and the reason, each once.
     let absent = err(&cli.run(&["check", "--snapshot", "absent.json"]));
     assert_eq!(absent, "railgate: absent.json: No such file or directory (os error 2)\n");
 }
 
 #[test]
-fn a_reader_that_goes_away_does_not_make_a_node_fit() {
+fn a_closed_pipe_keeps_the_exit_code_of_the_verdict() {
     let cli = Cli::new("");
     let mut command = cli.command(&["check", "--simulate", "h100-sxm:gpu-lost@3"]);
     let (reader, writer) = std::io::pipe().unwrap();
@@ -207,7 +207,7 @@ fn a_reader_that_goes_away_does_not_make_a_node_fit() {
 }
 
 #[test]
-fn a_recorded_node_is_judged_as_it_was() {
+fn a_recorded_node_gets_the_verdict_of_its_recording() {
     let cli = Cli::new("profile = \"h100-sxm\"\n");
     let node = "h100-sxm:gpu-lost@3,ib-port-down@mlx5_5,gpu-xid-63@1";
     let parts = cli.said(&["snapshot", "--simulate", node, "--out", "node.json"]);
@@ -217,7 +217,7 @@ fn a_recorded_node_is_judged_as_it_was() {
     assert_eq!(recorded["verdict"], simulated["verdict"]);
     assert_eq!((&recorded["origin"], &simulated["origin"]), (&"recorded".into(), &"simulated".into()));
     assert_eq!(recorded["verdict"]["findings"][0]["check"], "gpu-lost");
-    // What is printed is what is written.
+    // The printed snapshot equals the written one.
     let printed: Value = serde_json::from_str(&cli.said(&["snapshot", "--snapshot", "node.json"])).unwrap();
     let written: Value =
         serde_json::from_slice(&std::fs::read(cli.dir.path().join("node.json")).unwrap()).unwrap();
@@ -227,7 +227,7 @@ fn a_recorded_node_is_judged_as_it_was() {
 }
 
 #[test]
-fn nothing_that_is_not_this_node_is_ever_drained() {
+fn recorded_and_simulated_nodes_are_never_drained() {
     let cli = Cli::new("[gate]\nmode = \"enforce\"\n");
     cli.said(&["snapshot", "--simulate", "h100-sxm:gpu-lost@3", "--out", "node.json"]);
     for stand_in in [["--simulate", "h100-sxm:gpu-lost@3"], ["--snapshot", "node.json"]] {
@@ -240,7 +240,7 @@ fn nothing_that_is_not_this_node_is_ever_drained() {
 }
 
 #[test]
-fn problems_of_a_configuration_come_all_at_once_with_their_places() {
+fn all_problems_of_a_configuration_are_reported_with_positions() {
     let cli = Cli::new("profil = \"x\"\n[gate]\nmood = \"enforce\"\nmode = \"off\"\n");
     for words in [&["config", "check"][..], &["config", "show"], &["check", "--simulate", "h100-sxm"]] {
         let wrong = cli.run(words);
@@ -259,7 +259,7 @@ fn problems_of_a_configuration_come_all_at_once_with_their_places() {
 }
 
 #[test]
-fn what_is_wrong_on_other_nodes_is_found_here() {
+fn problems_of_other_nodes_are_found_here() {
     let cli = Cli::new(
         "[[node]]\nnames = \"gn[1-8]\"\n[node.gate]\nmode = \"enforce\"\n\
          [[node]]\nnames = \"gn[7-9]\"\n[node.breaker]\nmax_percent = 200\n\
@@ -280,7 +280,7 @@ fn what_is_wrong_on_other_nodes_is_found_here() {
 }
 
 #[test]
-fn what_is_in_force_can_be_taken_for_a_configuration_and_says_where_it_comes_from() {
+fn the_effective_configuration_is_valid_and_shows_origins() {
     let cli = Cli::new("[[node]]\nnames = \"gn[1-2]\"\n[node.gate]\nmode = \"enforce\"\n");
     let of = |node: &str| cli.said(&["config", "show", "--origin", "--node", node]);
     let line = |text: &str| text.lines().find(|line| line.starts_with("gate.mode")).unwrap().to_owned();
@@ -296,7 +296,7 @@ fn what_is_in_force_can_be_taken_for_a_configuration_and_says_where_it_comes_fro
 }
 
 #[test]
-fn nothing_known_of_a_job_is_said_with_the_places_that_were_looked_in() {
+fn an_unknown_job_is_reported_with_the_searched_directories() {
     let cli = Cli::new("[report]\ndir = \"/nonexistent/reports\"\nlocal_dir = \"/nonexistent/local\"\n");
     let unknown = cli.run(&["report", "4000000000"]);
     assert_eq!((unknown.status.code(), out(&unknown).as_str()), (Some(3), ""));
@@ -306,7 +306,7 @@ fn nothing_known_of_a_job_is_said_with_the_places_that_were_looked_in() {
 }
 
 #[test]
-fn a_swapped_cable_is_named_from_lldp_and_from_a_table() {
+fn a_swapped_cable_is_found_by_lldp_and_by_a_table() {
     let cli = Cli::new("");
     std::fs::create_dir(cli.dir.path().join("lldp")).unwrap();
     let mut table = String::new();
@@ -345,7 +345,7 @@ fn a_swapped_cable_is_named_from_lldp_and_from_a_table() {
 }
 
 #[test]
-fn old_reports_go_and_what_is_not_ours_stays() {
+fn prune_removes_old_reports_and_keeps_foreign_files() {
     let place = tempfile::tempdir().unwrap();
     let cli = Cli::new(&format!("[report]\ndir = '{0}'\nlocal_dir = '{0}/local'\n", place.path().display()));
     let attempt = place.path().join("alpha/7/0");
@@ -367,7 +367,7 @@ fn old_reports_go_and_what_is_not_ours_stays() {
     }
     let output = cli.run(&["report", "--prune", "--keep", "0", "--days", "0"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    // The oldest of two goes, but for what somebody put there.
+    // The older of two is removed, except for files that railgate did not write.
     filetime(&place.path().join("alpha/7"));
     let output = cli.run(&["report", "--prune"]);
     assert_eq!(output.status.code(), Some(3), "{}", out(&output));
@@ -376,7 +376,7 @@ fn old_reports_go_and_what_is_not_ours_stays() {
     assert_eq!(left, ["mine.txt"]);
 }
 
-/// A directory of reports with one part, of job 7.
+/// A report directory with one node report, of job 7.
 fn one_part() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     let attempt = place.path().join("alpha/7/0");
@@ -398,7 +398,7 @@ fn one_part() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_report_as_json_goes_where_it_is_told_to_or_says_why_not() {
+fn a_json_report_goes_to_the_given_file_or_the_error_is_printed() {
     let place = one_part();
     let cli = Cli::new("[slurm]\nbin_dir = '/nonexistent'\n");
     let words = ["report", "7", "--dir", place.path().to_str().unwrap(), "--format", "json"];
@@ -408,14 +408,14 @@ fn a_report_as_json_goes_where_it_is_told_to_or_says_why_not() {
     assert_eq!(std::fs::read_to_string(cli.dir.path().join("file")).unwrap(), said);
     let full = cli.run(&[&words[..], &["--out", "/dev/full"]].concat());
     assert!(!full.status.success() && err(&full).contains("/dev/full: "), "{}", err(&full));
-    // Whoever read enough is gone.
+    // The reader has closed the pipe early.
     let mut child = cli.command(&words).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
-fn leafs_have_the_names_that_the_site_wrote_down() {
+fn leaf_switches_have_the_names_of_the_cable_table() {
     let place = one_part();
     let cables = place.path().join("cables.txt");
     std::fs::write(&cables, "n1 mlx5_0 leaf-a0 swp1\nn1,mlx5_1:2,leaf-a1\nn9 mlx5_0 leaf-z9\n").unwrap();
@@ -426,24 +426,24 @@ fn leafs_have_the_names_that_the_site_wrote_down() {
     let words = ["report", "7", "--dir", place.path().to_str().unwrap()];
     let told = with(&cables).json(&words);
     assert_eq!(told["leafs"], serde_json::json!({"n1": {"mlx5_0:1": "leaf-a0", "mlx5_1:2": "leaf-a1"}}));
-    // A report comes all the same.
+    // The report is printed nevertheless.
     let said = with(&place.path().join("none")).json(&words);
     let problem = said["problems"][0].as_str().unwrap();
     assert!(problem.starts_with("report.cables: ") && said.get("leafs").is_none(), "{said}");
 }
 
-/// As if nothing had been added for half a year.
+/// Sets the modification time half a year back.
 fn filetime(path: &std::path::Path) {
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(180 * 86_400);
     std::fs::File::open(path).unwrap().set_modified(old).unwrap();
 }
 
 #[test]
-fn what_the_pages_show_as_configuration_is_accepted() {
+fn configuration_blocks_in_the_pages_are_valid() {
     let mut seen = 0;
     for (name, text) in pages() {
         for block in blocks(&text, "```toml") {
-            // Its first line says what other file it is.
+            // A first line with a comment names a different file.
             if block.starts_with('#') {
                 continue;
             }
@@ -456,7 +456,7 @@ fn what_the_pages_show_as_configuration_is_accepted() {
 }
 
 #[test]
-fn commands_that_the_pages_and_helps_show_exist() {
+fn commands_in_pages_and_help_exist() {
     let cli = Cli::new("");
     let mut shown = Vec::new();
     for (_, text) in pages() {
@@ -476,10 +476,10 @@ fn commands_that_the_pages_and_helps_show_exist() {
     for line in shown {
         let line = line.replace("cargo run --bin railgate -- ", "railgate ");
         let Some(rest) = line.strip_prefix("railgate ") else { continue };
-        // What follows two blanks is for the reader, what follows a semicolon or the like for the shell.
+        // Text after two blanks is a remark, and text after a semicolon or pipe is for the shell.
         let rest = rest.split("  ").next().unwrap_or_default();
         let rest = rest.split([';', '>', '|']).next().unwrap_or_default();
-        // What follows two dashes is another program's.
+        // Text after two dashes belongs to another program.
         let rest = rest.split(" -- ").next().unwrap_or_default();
         let words: Vec<&str> = rest.split(' ').filter(|word| !word.is_empty()).collect();
         if rest.contains(['\'', '…', '[']) || words.is_empty() || words[0].chars().any(char::is_uppercase) {
@@ -493,13 +493,13 @@ fn commands_that_the_pages_and_helps_show_exist() {
 }
 
 #[test]
-fn every_field_of_the_json_is_in_its_page() {
+fn every_json_field_is_documented() {
     fn names(value: &Value, into: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     into.push(name.clone());
-                    // Names of the kernel's.
+                    // The keys in these are names from the kernel.
                     if !["counters", "governors"].contains(&name.as_str()) {
                         names(value, into);
                     }
@@ -536,10 +536,10 @@ fn every_field_of_the_json_is_in_its_page() {
     assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
 }
 
-/// Slurm tells a task's first process alone, and a launcher may have started its workers in sessions of their own. SIGTERM is
-/// the program's, which ends its workers itself.
+/// Slurm signals only a task's first process, and a launcher may have started its workers in sessions of their own.
+/// SIGTERM is for the program itself, which ends its workers.
 #[test]
-fn a_signal_to_a_templates_task_reaches_what_is_below_it() {
+fn a_signal_to_a_task_of_a_template_reaches_its_descendants() {
     let waits = |on: &str| {
         format!(
             "setsid python3 -c 'import signal, sys, time\n\
@@ -548,7 +548,7 @@ fn a_signal_to_a_templates_task_reaches_what_is_below_it() {
              time.sleep(60)'"
         )
     };
-    // USR1 is for a worker under a launcher that knows nothing of it, TERM for the launcher.
+    // USR1 is for a worker under a launcher that ignores it, TERM for the launcher.
     let cases = [
         ("-USR1", "bash -c \"$WORKER\"; exit $?".to_owned(), waits("SIGUSR1")),
         ("-TERM", "eval \"$WORKER\"".to_owned(), waits("SIGTERM")),
@@ -571,7 +571,7 @@ fn a_signal_to_a_templates_task_reaches_what_is_below_it() {
     }
 }
 
-/// What each shell says when it is asked which completion the command has, with nobody's own settings.
+/// Each shell reports the completion function of the command, without the user's own settings.
 #[test]
 fn completions_load_in_bash_and_zsh() {
     let cli = Cli::new("");
@@ -598,7 +598,7 @@ fn completions_load_in_bash_and_zsh() {
 }
 
 #[test]
-fn a_profile_from_a_good_node_is_one_that_can_be_used() {
+fn a_profile_recorded_from_a_fit_node_can_be_used() {
     let cli = Cli::new("");
     let said =
         cli.said(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm", "--out", "mine.toml"]);
@@ -618,7 +618,7 @@ fn a_profile_from_a_good_node_is_one_that_can_be_used() {
 }
 
 #[test]
-fn a_vendor_gets_serial_numbers_and_xids_and_nobodys_processes() {
+fn rma_has_serial_numbers_and_xids_but_no_processes() {
     let cli = Cli::new("");
     let node = "h100-sxm:gpu-xid-48@3,gpu-process-leftover@1";
     let page = cli.said(&["rma", "gn7", "--simulate", node]);
@@ -629,7 +629,7 @@ fn a_vendor_gets_serial_numbers_and_xids_and_nobodys_processes() {
     let packed = cli.json(&["rma", "gn7", "--simulate", node]);
     assert_eq!(packed["xids"][0]["code"], 48);
     assert_eq!(packed["gpus"]["read"]["data"]["gpus"][1]["processes"], "unsupported");
-    // What is not simulated is looked at on the node itself.
+    // A node that is not simulated must be this one.
     let elsewhere = cli.run(&["rma", "gn7"]);
     assert_eq!(elsewhere.status.code(), Some(2));
     assert!(err(&elsewhere).contains("ssh gn7 railgate rma gn7"), "{}", err(&elsewhere));
@@ -637,7 +637,7 @@ fn a_vendor_gets_serial_numbers_and_xids_and_nobodys_processes() {
 }
 
 #[test]
-fn links_between_the_pages_lead_somewhere() {
+fn links_between_the_pages_are_valid() {
     for (name, text) in pages() {
         let dir = root().join(&name).parent().unwrap().to_owned();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -650,7 +650,7 @@ fn links_between_the_pages_lead_somewhere() {
 }
 
 #[test]
-fn a_check_of_the_sites_own_is_listed_explained_and_run() {
+fn a_site_check_is_listed_explained_and_run() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let install = |name: &str, body: &str, mode: u32| {
@@ -677,7 +677,7 @@ fn a_check_of_the_sites_own_is_listed_explained_and_run() {
         "{listed}"
     );
     assert!(cli.said(&["explain", "site-raid@md0"]).contains("docs/site-checks.md"));
-    // This machine may have no GPU; the site's checks answer all the same.
+    // This machine may have no GPU; the site's checks run nevertheless.
     let looked = cli.run(&["check", "--format", "json"]);
     let looked: Value = serde_json::from_slice(&looked.stdout).unwrap();
     let found: Vec<String> = looked["verdict"]["findings"]

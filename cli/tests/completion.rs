@@ -1,4 +1,4 @@
-//! What a shell completes: names of templates, checks and diagnosis rules, in the files that the packages install.
+//! Shell completion of templates, checks and diagnosis rules, with the files that the packages install.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The command line so far, and what must be offered.
+/// A command line so far, and the completions that must be offered.
 const TYPED: [(&[&str], &str, &[&str]); 3] = [
     (&["template", "show"], "torch", &["torchrun-multinode", "torchrun-single"]),
     (&["explain"], "gpu-los", &["gpu-lost"]),
@@ -42,7 +42,7 @@ fn shells_complete_templates_checks_and_rules() {
             let lists = made.split(before).skip(1).filter_map(|rest| rest.split([')', '"']).next());
             assert!(lists.into_iter().any(|names| offered(&names)), "{file}: {line}");
         }
-        // Where fish is, it is asked.
+        // Only if fish is installed.
         let fish = format!("source made/fish/railgate.fish; complete -C '{line}'");
         if let Ok(said) = run(dir.path(), &["fish", "--no-config", "-c", &fish]) {
             assert_eq!(text(&said.stdout).lines().collect::<Vec<_>>(), wanted, "fish: {line}");
@@ -51,7 +51,7 @@ fn shells_complete_templates_checks_and_rules() {
 }
 
 #[test]
-fn other_names_are_answered_by_the_command_itself() {
+fn names_outside_the_completions_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     for (words, meant) in [
         (
@@ -64,7 +64,7 @@ fn other_names_are_answered_by_the_command_itself() {
         let said = railgate(dir.path(), words);
         assert!(!said.status.success() && text(&said.stderr).contains(meant), "{}", text(&said.stderr));
     }
-    // A hundred ids are for the shell, not for the page.
+    // The help page does not list a hundred ids; only completion does.
     let help = text(&railgate(dir.path(), &["explain", "--help"]).stdout);
     assert!(help.contains("gpu-lost@3") && !help.contains("possible values: boot"), "{help}");
     assert!(!help.contains("gpu-nvlink"), "{help}");

@@ -1,10 +1,11 @@
-//! `docs/configuration.md` is written by hand: it has every key, its default and its limits, as the program has them.
+//! `docs/configuration.md` is written by hand; these tests compare its keys, defaults and limits with those of the
+//! program.
 #![expect(clippy::unwrap_used, reason = "a helper of tests")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// What the program says about a configuration, and whether it is content.
+/// Output of the program about a configuration, and whether it accepts it.
 fn told(config: &str, words: &[&str]) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("railgate.toml"), config).unwrap();
@@ -25,13 +26,13 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap()
 }
 
-/// The page of a register, for the tables of its rows: checks and diagnosis rules explain their own keys there.
+/// The page that documents the keys of a register (checks, diagnosis rules).
 fn register_of(table: &str) -> Option<&'static str> {
     let pages = [("gate.checks.", "docs/checks.md"), ("report.rules.", "docs/rules.md")];
     pages.into_iter().find(|(tables, _)| table.starts_with(tables)).map(|(_, page)| page)
 }
 
-/// Keys of checks and rules stand in the pages that are made from the registers; all others have a row in this one.
+/// Keys of checks and rules are on the pages generated from the registers; all others have a row on this page.
 #[test]
 fn every_key_is_explained_with_its_default() {
     let (page, registers) = (page("docs/configuration.md"), page("docs/checks.md") + &page("docs/rules.md"));
@@ -63,7 +64,7 @@ fn every_key_is_explained_with_its_default() {
             tables.extend(parts.map(str::to_owned));
         }
     }
-    // Keys without a default are known to the message about unknown ones only.
+    // Keys without a default appear only in the message about unknown keys.
     for table in &tables {
         let header = if table.is_empty() { String::new() } else { format!("[{table}]\n") };
         let (_, said) = told(&format!("{header}no_such_key = 1\n"), &["config", "check"]);
@@ -90,7 +91,7 @@ fn every_key_is_explained_with_its_default() {
     assert_eq!(rows, documented, "keys that are gone");
 }
 
-/// A number, or a duration in seconds.
+/// Parses a number, or a duration to seconds.
 fn quantity(word: &str) -> Option<f64> {
     let word = word.trim_matches([',', ';', ':', '.', ')', '(', '`']);
     let (number, unit) = word.split_at(word.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(word.len()));
@@ -105,7 +106,7 @@ fn quantity(word: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * seconds)
 }
 
-/// "1 to 64", "1s and 10m", "at most 100", "above 100": what a sentence allows.
+/// The limits in a sentence: "1 to 64", "1s and 10m", "at most 100", "above 100".
 fn limits(sentence: &str) -> Option<(f64, f64)> {
     let words: Vec<&str> = sentence.split_whitespace().collect();
     words.windows(3).find_map(|three| match *three {
@@ -115,15 +116,15 @@ fn limits(sentence: &str) -> Option<(f64, f64)> {
     })
 }
 
-/// What the page says of a key is what the program refuses and takes, in the same unit.
+/// The program accepts and refuses values as the page documents, in the same unit.
 #[test]
-fn every_limit_is_on_the_page_and_every_one_there_holds() {
+fn documented_and_actual_limits_agree() {
     let page = page("docs/configuration.md");
     let defaults = defaults();
     let default = |key: &str| defaults.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
     let set = |key: &str, value: &str| {
         let (table, name) = key.rsplit_once('.').unwrap();
-        // NCCL's patience is not to be refused because of it.
+        // A large NCCL watchdog, so that the tested value is not refused because of it.
         let beside = if table == "rails" { "watchdog = '1000days'\n" } else { "" };
         told(&format!("[{table}]\n{beside}{name} = {value}\n"), &["config", "check"])
     };

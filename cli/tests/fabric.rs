@@ -1,4 +1,4 @@
-//! `railgate fabric --file`: exit codes, and what it says of names and of incomplete texts.
+//! `railgate fabric --file`: exit codes and messages about names and truncated input.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 const SWITCH: &str =
     "Switch\t36 \"S-0000000000000001\"\t\t# \"MF0;leaf-1:MQM9700/U1\" enhanced port 0 lid 1 lmc 0\n";
 
-/// One leaf with HCAs of these names.
+/// Input with one leaf switch and HCAs of these names.
 fn text(names: &[&str]) -> String {
     let line = |(at, name): (usize, &&str)| {
         format!("[{}]\t\"H-{:016x}\"[1](0) \t\t# \"{name}\" lid 2 4xNDR\n", at + 1, at + 16)
@@ -33,7 +33,7 @@ fn fabric(dir: &Path, text: &str, words: &[&str]) -> (Option<i32>, String, Strin
 }
 
 #[test]
-fn exit_codes_and_lines() {
+fn exit_codes_and_messages_for_good_and_bad_input() {
     let place = tempfile::tempdir().unwrap();
     let run = |text: &str, words: &[&str]| fabric(place.path(), text, words);
     let mixed = text(&["gn1 HCA-1", "gn2 HCA-1", "gn3 HCA-1", "controller mlx5_0"]);
@@ -41,7 +41,7 @@ fn exit_codes_and_lines() {
     assert_eq!(code, Some(0), "{out}");
     assert!(out.contains("leaf-1: controller,gn[1-3] (4 nodes, "), "{out}");
 
-    // The HCAs' records are cut off.
+    // Input truncated before the HCAs' records.
     let (cut, _) = mixed.split_once("\n\nCa").unwrap();
     let (code, out, _) = run(cut, &[]);
     assert_eq!(code, Some(3), "{out}");

@@ -16,7 +16,7 @@ fn out(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What the import prints, and the new directory in a temporary one.
+/// Output of the import, and the new directory in a temporary one.
 fn import(conf: impl AsRef<[u8]>) -> (String, TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let (file, new) = (dir.path().join("nhc.conf"), dir.path().join("new"));
@@ -26,7 +26,7 @@ fn import(conf: impl AsRef<[u8]>) -> (String, TempDir, PathBuf) {
     (out(&done), dir, new)
 }
 
-/// Number and outcome of each line that is listed.
+/// Number and outcome of each listed line.
 fn outcomes(listing: &str) -> Vec<(&str, &str)> {
     let rows = listing.lines().skip(1).take_while(|line| !line.is_empty());
     rows.map(|row| {
@@ -38,9 +38,9 @@ fn outcomes(listing: &str) -> Vec<(&str, &str)> {
     .collect()
 }
 
-/// Lines that were changed, dropped or refused before, and what is written for them now.
+/// Lines that earlier versions changed, dropped or refused, and their conversion now.
 #[test]
-fn every_line_has_one_of_three_outcomes_and_nhc_gets_it_as_it_stands() {
+fn every_line_has_one_of_three_outcomes_and_reaches_nhc_unchanged() {
     let conf: &[u8] = b"# Checks.\n\
         * || export MARK_OFFLINE=0\n\
         \n\
@@ -83,7 +83,7 @@ fn every_line_has_one_of_three_outcomes_and_nhc_gets_it_as_it_stands() {
     {
         assert!(listing.contains(words), "{words}: {listing}");
     }
-    // The same lines at the same places; what NHC is not to run is a comment.
+    // The same lines at the same positions; lines that NHC must not run are comments.
     let mut same = conf.to_vec();
     for (line, mark) in [
         ("* || export MARK", "# same meaning in railgate.toml: "),
@@ -95,7 +95,7 @@ fn every_line_has_one_of_three_outcomes_and_nhc_gets_it_as_it_stands() {
         same.splice(at..at, mark.bytes());
     }
     assert_eq!(fs::read(new.join("nhc/nhc.conf")).unwrap(), same);
-    // Nothing is judged by other means, and nothing drains.
+    // No check is replaced by one of railgate's, and none drains.
     let config: toml::Table =
         toml::from_str(&fs::read_to_string(new.join("railgate.toml")).unwrap()).unwrap();
     assert_eq!(config.keys().collect::<Vec<_>>(), ["gate"]);
@@ -105,7 +105,7 @@ fn every_line_has_one_of_three_outcomes_and_nhc_gets_it_as_it_stands() {
 }
 
 #[test]
-fn what_is_written_can_be_tried_where_it_lies() {
+fn the_new_configuration_can_be_tried_in_place() {
     let (_, _dir, new) = import("* || check_hw_eth lo\n");
     let config = new.join("railgate.toml");
     let run = |words: &[&str]| {
@@ -129,9 +129,9 @@ fn a_file_without_checks_needs_no_nhc() {
     }
 }
 
-/// NHC itself takes an absent configuration for a healthy node, and runs one that others have written.
+/// NHC itself treats a missing configuration as a healthy node, and runs one that other users have written.
 #[test]
-fn without_nhc_or_the_sites_own_lines_nothing_is_healthy() {
+fn a_missing_nhc_or_nhc_conf_makes_the_check_fail() {
     let (_, _dir, new) = import("* || check_hw_eth lo\n");
     let run = |path: &str| {
         let done = Command::new(new.join("checks.d/nhc.sh")).env("PATH", path).output().unwrap();
@@ -158,7 +158,7 @@ fn without_nhc_or_the_sites_own_lines_nothing_is_healthy() {
 }
 
 #[test]
-fn a_directory_that_exists_is_left_alone() {
+fn an_existing_directory_is_not_changed() {
     let (_, dir, new) = import("* || check_hw_eth lo\n");
     let again = railgate(&[
         "import",

@@ -1,4 +1,4 @@
-//! `railgate rails --check`: exit codes, what is said where, and that the page about it has every field.
+//! `railgate rails --check`: exit codes and output, and whether the page documents every field.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_site_can_have_its_file_checked() {
+fn a_topology_file_is_checked_against_the_machine() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
     let made = rails(dir, &["--simulate", "h200-sxm", "--format", "xml"]);
@@ -91,7 +91,7 @@ fn a_site_can_have_its_file_checked() {
 }
 
 #[test]
-fn the_gate_looks_at_the_sites_file() {
+fn the_gate_checks_the_sites_topology_file() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("topo.xml");
     let config = scratch.path().join("railgate.toml");
@@ -118,10 +118,11 @@ fn the_gate_looks_at_the_sites_file() {
     assert_eq!(found().unwrap().0, "unknown");
 }
 
-/// Files of vendors are not part of railgate: `RAILGATE_TOPOLOGIES` names a directory of topology files that NCCL takes.
+/// Vendors' files are not part of railgate: `RAILGATE_TOPOLOGIES` names a directory of topology files that NCCL
+/// accepts.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "the test's own words")]
-fn no_vendors_file_is_refused_on_a_machine_without_nvml() {
+fn topology_files_of_vendors_are_accepted_without_nvml() {
     let Some(files) = std::env::var_os("RAILGATE_TOPOLOGIES") else {
         println!("skipped: RAILGATE_TOPOLOGIES names no directory of topology files");
         return;

@@ -1,4 +1,4 @@
-//! `railgate report` and the ways to name a job, with programs of Slurm that answer as 22.05 does.
+//! `railgate report` with every form of job id, against fake Slurm programs with the output of 22.05.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ struct Site {
     uid: u32,
 }
 
-/// The mark between the fields, from the format or the delimiter.
+/// Extracts the mark between the fields from the format or the delimiter.
 const MARK: &str = "for word; do
     case $word in %A*) mark=${word#%A}; mark=${mark%%%i*};; --delimiter=*) mark=${word#*=};; esac
 done
@@ -51,7 +51,7 @@ impl Site {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     }
 
-    /// Jobs of a list, each as number, shown number, owner, state and name.
+    /// Lists jobs: id, displayed id, owner, state and name.
     fn lists(&self, program: &str, jobs: &[(u32, &str, u32, &str, &str)]) {
         let mut script = MARK.to_owned();
         for (job, shown, uid, state, name) in jobs {
@@ -61,7 +61,7 @@ impl Site {
         self.program(program, &script);
     }
 
-    /// An array 1042 of four tasks: two have ended, one runs under the array's number, one waits.
+    /// Lists an array 1042 of four tasks: two have ended, one runs under the array's id, one is pending.
     fn array(&self, program: &str) {
         let uid = self.uid;
         let jobs = [
@@ -73,7 +73,7 @@ impl Site {
         self.lists(program, &jobs);
     }
 
-    /// A node's part of a job's report.
+    /// Writes a node report of a job.
     fn part(&self, job: u32) {
         let attempt = self.path().join(format!("reports/alpha/{job}/0"));
         std::fs::create_dir_all(&attempt).unwrap();
@@ -98,14 +98,14 @@ impl Site {
         command.output().unwrap()
     }
 
-    /// The number of the job whose report comes.
+    /// Id of the job whose report is printed.
     fn job(&self, words: &[&str]) -> u64 {
         let output = self.report(&[words, &["--format", "json"]].concat());
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         report["job"].as_u64().unwrap_or_default()
     }
 
-    /// The error, where the answer is that nothing is known.
+    /// The error message; the job must be unknown.
     fn unknown(&self, words: &[&str]) -> String {
         let output = self.report(words);
         assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), ""), "{words:?}");
@@ -118,7 +118,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_task_a_step_and_a_component_are_jobs() {
+fn task_step_and_component_ids_resolve_to_jobs() {
     for program in ["squeue", "sacct"] {
         let site = Site::new();
         for job in [1042, 1043, 1044] {
@@ -141,14 +141,14 @@ fn a_task_a_step_and_a_component_are_jobs() {
 }
 
 #[test]
-fn the_number_of_an_array_names_the_task_that_is_shown() {
+fn an_array_id_shows_one_task_and_names_it() {
     let site = Site::new();
     site.part(1042);
     site.array("squeue");
     let note = "array 1042: this is task 3; others: railgate report 1042_[1-2,4]\n";
     let output = site.report(&["1042"]);
     assert!(text(&output.stdout).starts_with(note), "{}", text(&output.stdout));
-    // What programs read, and what is three lines, stays so.
+    // JSON and three-line output have no note.
     for words in [&["--format", "json"][..], &["--brief"], &["--redact"]] {
         let output = site.report(&[&["1042"], words].concat());
         assert!(!text(&output.stdout).contains("this is task"), "{words:?}: {}", text(&output.stdout));
@@ -158,7 +158,7 @@ fn the_number_of_an_array_names_the_task_that_is_shown() {
 }
 
 #[test]
-fn an_array_at_a_glance() {
+fn an_array_has_one_line_per_task() {
     let site = Site::new();
     for job in [1042, 1043, 1044] {
         site.part(job);
@@ -177,7 +177,7 @@ fn an_array_at_a_glance() {
     assert_eq!(rows(&["1042", "--array"]), all);
     assert_eq!(rows(&["1042_[1-4]"]), all);
     assert_eq!(rows(&["1042_[2,9]"]), ["TASK JOB STATE", "2 1044 COMPLETED"]);
-    // What slurmctld has forgotten, the database still has.
+    // The database still has tasks that slurmctld has purged.
     site.array("sacct");
     site.lists("squeue", &[(1042, "1042_3", site.uid, "COMPLETING", "sweep")]);
     let merged = ["TASK JOB STATE", "1 1043 FAILED", "2 1044 COMPLETED", "3 1042 COMPLETING", "4 - PENDING"];
@@ -185,7 +185,7 @@ fn an_array_at_a_glance() {
 }
 
 #[test]
-fn without_a_number_only_the_callers_own_jobs_count() {
+fn without_an_id_only_the_callers_jobs_are_searched() {
     let site = Site::new();
     for job in [7, 8, 9] {
         site.part(job);
@@ -205,20 +205,20 @@ fn without_a_number_only_the_callers_own_jobs_count() {
     assert_eq!(none, "railgate: Slurm knows no job of yours by the name 'trai'\n");
     site.lists("squeue", &[(9, "9", other, "FAILED", "train")]);
     assert_eq!(site.unknown(&[]), "railgate: Slurm knows no job of yours: give its number\n");
-    // The database has what slurmctld has forgotten.
+    // The database has the job that slurmctld has purged.
     site.lists("sacct", &[(7, "7", mine, "COMPLETED", "train")]);
     assert_eq!((site.job(&[]), site.job(&["--name", "train"])), (7, 7));
 }
 
 #[test]
-fn what_slurm_has_forgotten_is_named_as_it_was_typed() {
+fn a_purged_job_is_named_as_typed() {
     let site = Site::new();
     site.part(1043);
     for typed in ["1042_1", "1042_[1-4]"] {
         let said = format!("railgate: {typed}: no record; Slurm has forgotten it, or never had it\n");
         assert_eq!(site.unknown(&[typed]), said);
     }
-    // The job's own number needs no Slurm.
+    // A plain job id needs no Slurm.
     assert_eq!(site.job(&["1043"]), 1043);
     site.program("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1");
     assert!(site.unknown(&["1042_1"]).contains("1042_1: Slurm does not answer (squeue"));
@@ -228,7 +228,7 @@ fn what_slurm_has_forgotten_is_named_as_it_was_typed() {
 }
 
 #[test]
-fn a_component_that_a_job_does_not_have() {
+fn a_missing_component_is_an_error() {
     let site = Site::new();
     site.program(
         "scontrol",

@@ -49,7 +49,7 @@ fn each_listed_rule_is_explained_with_its_thresholds() {
 }
 
 #[test]
-fn what_is_wrong_with_a_threshold_is_named_with_its_place() {
+fn an_invalid_threshold_is_reported_with_its_position() {
     for (config, wanted) in [
         (
             "[report.rules.slow-clok]\nbelow_percent = 5.0\n",

@@ -1,4 +1,4 @@
-//! `railgate check --list`: when each of the site's own checks runs, and whether anything may drain because of it.
+//! `railgate check --list`: when each of the site's own checks runs, and whether its findings may drain.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 #[test]
-fn the_list_says_what_the_configuration_says_of_the_sites_own_checks() {
+fn the_list_shows_the_configuration_of_site_checks() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["raid", "fans", "old"] {
         let path = dir.path().join(name);
@@ -23,7 +23,7 @@ fn the_list_says_what_the_configuration_says_of_the_sites_own_checks() {
         assert!(done.status.success(), "{done:?}");
         String::from_utf8(done.stdout).unwrap()
     };
-    // The configuration lies there, too, and is no check.
+    // The configuration file is in the same directory, and is not a check.
     let rows = |toml: &str| -> Vec<String> {
         let listed = run(toml, &[]);
         let of_site =

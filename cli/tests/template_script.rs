@@ -1,10 +1,10 @@
-//! What the scripts of the templates begin with, without a Slurm: `railgate template batch`, and its absence.
+//! The start of the templates' scripts, without Slurm: `railgate template batch`, and the case that it is missing.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The same line in every template; what follows `||` holds where railgate is gone.
+/// The same line in every template; the part after `||` applies if railgate was removed.
 const BEGIN: &str = "\neval \"$(railgate template batch || \
                      echo \"trap '' USR1; TASK='eval \\\"\\$1\\\"'; run() { \\\"\\$@\\\"; }\")\"\n";
 
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn every_template_begins_with_it() {
+fn every_template_begins_with_the_same_line() {
     let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sbatch-templates");
     let files = std::fs::read_dir(templates).unwrap().map(|entry| entry.unwrap().path());
     let scripts: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "sbatch")).collect();
@@ -32,10 +32,10 @@ fn every_template_begins_with_it() {
 }
 
 #[test]
-fn a_script_says_how_its_program_ended() {
+fn a_script_prints_the_outcome_of_its_program() {
     let bin = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_railgate"), bin.path().join("railgate")).unwrap();
-    // The job still runs, as far as Slurm is concerned.
+    // In Slurm the job still runs.
     let squeue = bin.path().join("squeue");
     std::fs::write(&squeue, "#!/bin/sh\necho RUNNING 0 None\n").unwrap();
     std::fs::set_permissions(&squeue, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -56,7 +56,7 @@ fn a_script_says_how_its_program_ended() {
 }
 
 #[test]
-fn without_railgate_the_program_runs_all_the_same() {
+fn without_railgate_the_program_still_runs() {
     let nowhere = tempfile::tempdir().unwrap();
     let said = script(nowhere.path(), "kill -USR1 $$; run bash -c \"$TASK\" task 'echo ran; exit 3'");
     assert_eq!((said.status.code(), text(&said.stdout)), (Some(3), "ran\n".to_owned()));

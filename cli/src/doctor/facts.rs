@@ -1,4 +1,5 @@
-//! What there is on this machine. Everything that may hang has a deadline; what could not be read says why.
+//! State of this machine, as input of the rules. Every read that may hang has a deadline; a failed read is kept with
+//! its reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,11 +18,11 @@ use super::plugstack::Plugstack;
 use super::slurm_file::SlurmFile;
 use crate::Site;
 
-/// NVML without persistence takes its time; a directory on NFS may never answer.
+/// Deadline for NVML, which is slow to start without persistence mode.
 const GPUS: Duration = Duration::from_secs(30);
 const DIRECTORY: Duration = Duration::from_secs(5);
 
-/// What this machine is in the cluster; neither is a login node, or Slurm has not said.
+/// Roles of this machine in the cluster. Neither is set for a login node, or if Slurm did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Roles {
     pub(crate) compute: bool,
@@ -41,34 +42,34 @@ impl Roles {
 pub(crate) struct SlurmConf(pub(crate) BTreeMap<String, String>);
 
 impl SlurmConf {
-    /// A value that is set.
+    /// Value of a key, if it is set.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str).filter(|value| !value.is_empty() && *value != "(null)")
     }
 
-    /// `180 sec`, `120`.
+    /// Value in seconds: `180 sec`, `120`.
     pub(crate) fn seconds(&self, key: &str) -> Option<u64> {
         self.get(key)?.split(' ').next()?.parse().ok()
     }
 
-    /// Whether a list holds a word.
+    /// Whether the list in `key` contains a word.
     pub(crate) fn lists(&self, key: &str, word: &str) -> bool {
         self.get(key).is_some_and(|value| value.split(',').any(|have| have.eq_ignore_ascii_case(word)))
     }
 
-    /// `(22, 5)` of `22.05.8`.
+    /// Slurm's release: `(22, 5)` for `22.05.8`.
     pub(crate) fn release(&self) -> Option<(u32, u32)> {
         let mut numbers = self.get("SLURM_VERSION")?.split('.').map(|number| number.parse().ok());
         Some((numbers.next()??, numbers.next()??))
     }
 
-    /// The directory of slurm.conf: slurmctld's word for its own; where this machine has none there (configless), the
-    /// one where slurmd keeps what it was sent.
+    /// The directory of slurm.conf: the one that slurmctld reports; if it does not exist on this machine
+    /// (configless), the one where slurmd keeps the files that it received.
     pub(crate) fn dir(&self) -> PathBuf {
         self.dir_or(Path::new(SENT))
     }
 
-    /// slurm.conf itself.
+    /// Path of slurm.conf.
     fn file(&self) -> PathBuf {
         let name = Path::new(self.get("SLURM_CONF").unwrap_or_default()).file_name();
         self.dir().join(name.unwrap_or("slurm.conf".as_ref()))
@@ -93,26 +94,26 @@ pub(crate) struct Dir {
     pub(crate) mode: u32,
 }
 
-/// The plugin that plugstack.conf names.
+/// The plugin file that plugstack.conf names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PluginFile {
     pub(crate) path: PathBuf,
     pub(crate) release: Result<(u32, u32), String>,
-    /// Releases that the package brought a plugin for.
+    /// Slurm releases for which the package contains a plugin.
     pub(crate) packaged: Vec<(u32, u32)>,
     pub(crate) untrusted: Option<String>,
 }
 
-/// All that the rules look at.
+/// Input of all rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) node: String,
     pub(crate) roles: Roles,
-    /// In force here, or all that is wrong with it.
+    /// The configuration in force on this machine, or all its problems.
     pub(crate) config: Result<Config, String>,
     pub(crate) config_file: PathBuf,
     pub(crate) slurm: Result<SlurmConf, String>,
-    /// slurm.conf as it stands here.
+    /// slurm.conf as found on this machine.
     pub(crate) slurm_file: Result<SlurmFile, String>,
     pub(crate) prolog: Hook,
     pub(crate) epilog: Hook,
@@ -120,40 +121,41 @@ pub(crate) struct Facts {
     pub(crate) periodic: Hook,
     pub(crate) plugstack: Result<Plugstack, String>,
     pub(crate) plugin: Option<PluginFile>,
-    /// The program that the prolog starts beside a job, or what is wrong with it.
+    /// Whether the sampler, which the prolog starts beside a job, can run; else the problem.
     pub(crate) sampler: Result<(), String>,
-    /// Of our own directories, those that others than root can change.
+    /// Directories of railgate that users other than root can change.
     pub(crate) untrusted: Vec<String>,
     /// `/var/lib/railgate/controller`.
     pub(crate) ledger: Result<Dir, String>,
-    /// What lies in it, each with its owner.
+    /// Files in it, each with its owner.
     pub(crate) in_ledger: Vec<(String, u32)>,
-    /// Job ends that were neither recorded nor summed up for accounting, or only one of both.
+    /// Job ends whose record or accounting line was lost, or both.
     pub(crate) lost_ends: Result<Option<Lost>, String>,
     pub(crate) slurm_uid: Option<u32>,
     /// `[metrics] dir`.
     pub(crate) metrics_dir: Option<Result<Dir, String>>,
-    /// Why the profile of this node cannot be loaded.
+    /// Whether the profile of this node can be loaded; else the reason.
     pub(crate) profile: Result<(), String>,
     /// `[report] dir`.
     pub(crate) report_dir: Option<Result<Dir, String>>,
-    /// The cluster's directory in it, once there is one.
+    /// The cluster's directory in it, if it exists.
     pub(crate) report_cluster: Option<Dir>,
-    /// How many GPUs answered; none where Slurm gives none of this node to jobs.
+    /// Number of GPUs that NVML lists; 0 if Slurm offers no GPUs of this node.
     pub(crate) gpus: Result<usize, String>,
-    /// Somebody switched railgate off: the sentence that says so.
+    /// The sentence about a switch that stops railgate, if one is set.
     pub(crate) stopped: Option<String>,
 }
 
 impl Facts {
-    /// Keys of which this Slurm reads more than one line.
+    /// Whether this Slurm uses all lines of a key instead of the last one.
     pub(crate) fn repeatable(&self, key: &str) -> bool {
         const HOOKS: [&str; 4] = ["Prolog", "Epilog", "PrologSlurmctld", "EpilogSlurmctld"];
         let new = self.slurm.as_ref().ok().and_then(SlurmConf::release).is_some_and(|have| have >= (24, 5));
         new && HOOKS.iter().any(|hook| hook.eq_ignore_ascii_case(key))
     }
 
-    /// slurm.conf sets it, and slurmctld has not read that yet: `slurm-conf-read` says so on the controller.
+    /// Whether slurm.conf sets the key although slurmctld has not read it yet; the rule `slurm-conf-read` reports
+    /// that on the controller.
     pub(crate) fn waits_for_restart(&self, key: &str) -> bool {
         self.slurm_file.as_ref().is_ok_and(|file| file.last(key).is_some())
     }
@@ -165,7 +167,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
     let client = Client::new(&in_force.slurm, &Env::new());
     let slurm = client.config().map(SlurmConf).map_err(|why| why.to_string());
     let said = slurm.clone().unwrap_or_default();
-    // Without an answer to the first question none is waited for a second time.
+    // If the first query got no answer, do not wait for a second one.
     let here = slurm.as_ref().ok().and_then(|_| client.node(&site.node).ok());
     let roles = Roles { compute: here.is_some(), controller: is_controller(site, &said) };
     let hook = |key: &str, ours: &str| Hook::look(said.get(key).unwrap_or_default(), ours);
@@ -179,7 +181,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
         prolog,
         epilog: hook("Epilog", "railgate-epilog"),
         ctld: hook("EpilogSlurmctld", "railgate-epilog-ctld"),
-        // A script: it calls `railgate check`.
+        // This hook is a script, which calls `railgate check`.
         periodic: hook("HealthCheckProgram", "railgate"),
         slurm_file: SlurmFile::read(&said.file()),
         plugstack,
@@ -213,7 +215,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
     }
 }
 
-/// Whether slurmctld runs on this machine, or would.
+/// Whether slurmctld runs, or is configured to run, on this machine.
 pub(crate) fn is_controller(site: &Site, said: &SlurmConf) -> bool {
     let here = site.node.as_str();
     let is_here = |host: &str| {
@@ -237,7 +239,7 @@ fn plugin_file(stack: &Plugstack, said: &SlurmConf) -> Option<PluginFile> {
     Some(PluginFile { release, packaged: packaged_plugins(Path::new(PACKAGED)), untrusted, path })
 }
 
-/// Where the package puts a plugin for each release, and the program that links one of them.
+/// Where the package installs one plugin per release, and the program that links one of them.
 const PACKAGED: &str = "/usr/lib/railgate";
 
 fn packaged_plugins(lib: &Path) -> Vec<(u32, u32)> {
@@ -251,7 +253,7 @@ fn packaged_plugins(lib: &Path) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// What of our own directories, the profiles and the site's checks others than root can change. The configuration file
+/// Directories of railgate, profiles and site checks that users other than root can change. The configuration file
 /// itself is refused when it is read.
 fn others_can_change(site: &Site, config: &Config) -> Vec<String> {
     let mut places = vec![site.places.etc.clone(), site.places.state.clone(), site.places.share.clone()];
@@ -267,12 +269,12 @@ fn others_can_change(site: &Site, config: &Config) -> Vec<String> {
     wrong
 }
 
-/// `slurm(64030)`
+/// The uid in `slurm(64030)`.
 fn uid(user: &str) -> Option<u32> {
     user.split_once('(')?.1.strip_suffix(')')?.parse().ok()
 }
 
-/// A directory that may be on a dead server: whoever waits for it stays behind.
+/// Owner and mode of a directory. Its file server may be dead, so this has a deadline; a hanging thread is abandoned.
 fn dir(path: &Path) -> Result<Dir, String> {
     let (send, receive) = mpsc::channel();
     let asked = path.to_owned();
@@ -289,7 +291,7 @@ fn dir(path: &Path) -> Result<Dir, String> {
         .unwrap_or_else(|_| Err(format!("{}: no answer in {} s", path.display(), DIRECTORY.as_secs())))
 }
 
-/// Who owns what lies in a directory; what cannot be read is left out.
+/// Owner of each file in a directory; unreadable ones are left out.
 fn owners(dir: &Path) -> Vec<(String, u32)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -327,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slurms_values_are_read() {
+    fn values_of_slurm_conf_are_parsed() {
         let pairs = [
             ("BatchStartTimeout", "180 sec"),
             ("PrologFlags", "Alloc,contain"),
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configless_node_has_its_files_where_slurmd_puts_them() {
+    fn files_of_a_configless_node_are_found_in_slurmds_directory() {
         let place = tempfile::tempdir().unwrap();
         let theirs = place.path().join("etc/slurm.conf");
         let conf = SlurmConf([("SLURM_CONF".to_owned(), theirs.display().to_string())].into());
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_say_what_they_are() {
+    fn owner_and_mode_of_directories_are_read() {
         assert!(dir(Path::new("/proc/version")).unwrap_err().contains("not a directory"));
         assert!(dir(Path::new("/nowhere")).is_err());
         assert_eq!(dir(Path::new("/tmp")).unwrap().uid, 0);

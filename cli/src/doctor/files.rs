@@ -1,4 +1,4 @@
-//! Files that root runs or believes, and the programs that Slurm's hooks lead to.
+//! Files that root executes or trusts, and the programs behind Slurm's hooks.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use railgate_fsutil::trusted;
 
-/// A script that calls us names us within its first bytes.
+/// A script is searched for railgate's programs only up to here, bytes.
 const SCRIPT: u64 = 64 << 10;
 
-/// What one of slurm.conf's hooks leads to on this machine.
+/// Programs on this machine behind a hook of slurm.conf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hook {
-    /// As slurm.conf has it; empty when unset.
+    /// The value in slurm.conf; empty if unset.
     pub(crate) value: String,
-    /// The programs that Slurm runs for it.
+    /// Programs that Slurm runs for it.
     pub(crate) programs: Vec<Program>,
 }
 
@@ -23,14 +23,14 @@ pub(crate) struct Hook {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// It is ours, or a script that names ours.
+    /// It is a program of railgate, or a script that names one.
     pub(crate) ours: bool,
     /// Why it cannot run, or must not be trusted.
     pub(crate) trouble: Option<String>,
 }
 
 impl Hook {
-    /// `value` as slurm.conf has it; a pattern may match nothing.
+    /// Resolves `value` of slurm.conf, a path or a pattern. `ours`: name of railgate's program.
     pub(crate) fn look(value: &str, ours: &str) -> Self {
         let mut programs = Vec::new();
         for pattern in value.split(',').map(str::trim).filter(|pattern| !pattern.is_empty()) {
@@ -41,17 +41,17 @@ impl Hook {
         Hook { value: value.to_owned(), programs }
     }
 
-    /// The one that is ours, if any.
+    /// The program of railgate, if any.
     pub(crate) fn ours(&self) -> Option<&Program> {
         self.programs.iter().find(|program| program.ours)
     }
 
-    /// Programs of the site's are here, and none is ours. Those of other machines cannot be told.
+    /// Whether only programs of the site were found. Programs on other machines are unknown.
     pub(crate) fn of_site_alone(&self) -> bool {
         !self.programs.is_empty() && self.ours().is_none()
     }
 
-    /// Slurm still starts this program, or a script of these calls it.
+    /// Whether Slurm still starts this program, directly or from one of these scripts.
     pub(crate) fn runs(&self, program: &str) -> bool {
         let real = fs::canonicalize(program).ok();
         self.programs
@@ -60,8 +60,9 @@ impl Hook {
             .any(|one| real.as_ref() == Some(&one) || is_script_with(&one, program))
     }
 
-    /// What to do where none is ours, so that the site's own programs stay: a link into the site's directory, or one directory with
-    /// a link to each; links that are there already are left out. `name` is `prolog` or `epilog`, `key` its key of slurm.conf.
+    /// How to add railgate's program and keep the site's own: a link in the site's directory, or one directory with a
+    /// link to each program; links that exist are left out. `name` is `prolog` or `epilog`, `key` its key in
+    /// slurm.conf.
     pub(crate) fn with_ours(&self, key: &str, name: &str) -> String {
         let program = format!("/usr/libexec/railgate/railgate-{name}");
         let link = |to: &str, dir: &Path, name: &str| {
@@ -85,14 +86,14 @@ impl Hook {
         steps.join("; ")
     }
 
-    /// The directory of a pattern such as `/etc/slurm/prolog.d/*`: Slurm runs every program in it.
+    /// The directory of a pattern such as `/etc/slurm/prolog.d/*`, in which Slurm runs every program.
     pub(crate) fn directory(&self) -> Option<&Path> {
         let value = Path::new(&self.value);
         value.file_name().filter(|name| name.to_string_lossy().contains(['*', '?', '['])).and(value.parent())
     }
 
-    /// What is wrong with the sampler that our prolog starts: the one beside it. Where a script calls the prolog, the
-    /// one where packages put it.
+    /// Whether the sampler can run: the one beside railgate's prolog or, if a script calls the prolog, the one in the
+    /// packages' directory.
     pub(crate) fn sampler(&self) -> Result<(), String> {
         let real = self.ours().and_then(|program| fs::canonicalize(&program.path).ok());
         let prolog = real.filter(|real| real.file_name().is_some_and(|name| name == "railgate-prolog"));
@@ -116,7 +117,7 @@ impl Program {
         let named = |real: &Path| real.file_name().is_some_and(|name| name == ours);
         let is_ours = match &real {
             Ok(real) => named(real) || is_script_with(real, ours),
-            // The package is gone, and its link is not.
+            // The package was removed, but its link was not.
             Err(_) => fs::read_link(path).is_ok_and(|target| named(&target)),
         };
         Program { path: path.to_owned(), ours: is_ours, trouble }
@@ -128,7 +129,7 @@ fn not_runnable(path: &Path) -> Option<String> {
     (meta.permissions().mode() & 0o111 == 0).then(|| "not executable".to_owned())
 }
 
-/// What lets others than root change it or replace it.
+/// Why users other than root could change or replace a file; `None` if they cannot.
 pub(crate) fn untrusted(path: &Path) -> Option<String> {
     trusted(path).err().map(|why| why.to_string())
 }
@@ -139,10 +140,10 @@ fn is_script_with(path: &Path, ours: &str) -> bool {
     read.is_ok() && text.starts_with(b"#!") && String::from_utf8_lossy(&text).contains(ours)
 }
 
-/// The Slurm release that a plugin file announces: what its `plugin_version` holds.
+/// The Slurm release for which a plugin file was built, from its `plugin_version`.
 ///
 /// # Errors
-/// It cannot be read, or is no plugin.
+/// The file cannot be read, or is not a plugin.
 pub(crate) fn plugin_release(path: &Path) -> Result<(u32, u32), String> {
     use object::{Object, ObjectSection, ObjectSymbol};
     let said = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_are_found_by_name_by_link_and_in_scripts() {
+    fn hooks_are_found_by_name_link_and_script() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("prolog.d");
         fs::create_dir(&dir).unwrap();
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_not_trusted() {
+    fn a_file_that_others_can_write_is_not_trusted() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("x");
         put(&file, "", 0o666);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn something_else_is_no_plugin() {
+    fn a_file_without_plugin_version_is_no_plugin() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("x.so");
         fs::write(&file, "not ELF").unwrap();

@@ -1,4 +1,4 @@
-//! Fragments of Slurm's files, ready to paste.
+//! Fragments of Slurm's configuration files for `--fix-hints`.
 
 use railgate_text::{Lines, put};
 
@@ -8,8 +8,8 @@ use super::rules::{
     with_words,
 };
 
-/// The lines of slurm.conf. What this site's lists hold already stays in them, so that the last of two lines of a key, which
-/// is the one that Slurm takes, has everything.
+/// The lines for slurm.conf. They contain the current values of the site's lists: Slurm uses only the last line of a
+/// key.
 pub(crate) fn slurm_conf(facts: &Facts) -> Lines {
     let nothing = SlurmConf::default();
     let conf = facts.slurm.as_ref().unwrap_or(&nothing);
@@ -21,7 +21,7 @@ pub(crate) fn slurm_conf(facts: &Facts) -> Lines {
         at_least(conf, "PrologEpilogTimeout", hook_limit(facts)),
         at_least(conf, "BatchStartTimeout", start_limit(facts)),
         kept(conf, "HealthCheckProgram", "/etc/railgate/periodic.sh"),
-        // Any interval of the site's own is as good, a shorter one better.
+        // Any interval that the site has set is fine, and a shorter one is better.
         format!(
             "HealthCheckInterval={}",
             conf.seconds("HealthCheckInterval").filter(|own| *own > 0).unwrap_or(300)
@@ -36,15 +36,15 @@ pub(crate) fn slurm_conf(facts: &Facts) -> Lines {
     text
 }
 
-/// The line of plugstack.conf.
+/// The line for plugstack.conf.
 pub(crate) fn plugstack_conf() -> Lines {
     let mut text = Lines::own("# plugstack.conf, before pyxis");
     put!(text, "{PLUGIN}");
     text
 }
 
-/// A Prolog, Epilog or health check of the site's own stays in force; what starts railgate as well is a comment, since it takes
-/// steps on every node first.
+/// For a Prolog, Epilog or health check of the site's own, the hint is a comment: running both needs steps on every
+/// node first.
 fn beside(facts: &Facts) -> Vec<String> {
     let mut lines = Vec::new();
     for (hook, key, name) in [(&facts.prolog, "Prolog", "prolog"), (&facts.epilog, "Epilog", "epilog")] {
@@ -66,11 +66,11 @@ fn beside(facts: &Facts) -> Vec<String> {
     lines
 }
 
-/// A program that the site has there stays: Slurm before 24.05 runs one only.
+/// A program of the site is kept as a comment: Slurm before 24.05 runs only one.
 fn controller_hooks(facts: &Facts) -> Vec<String> {
     let theirs = Some(&facts.ctld.value).filter(|value| !value.is_empty() && facts.ctld.ours().is_none());
     match theirs {
-        // The site's own line goes on beside it.
+        // The site's line stays in force beside this one.
         Some(_) if facts.repeatable("EpilogSlurmctld") => vec![CONTROLLER_HOOK.to_owned()],
         Some(value) => vec![format!(
             "# {CONTROLLER_HOOK}: yours is EpilogSlurmctld={value}; let a script call both, and name it here"
@@ -79,7 +79,7 @@ fn controller_hooks(facts: &Facts) -> Vec<String> {
     }
 }
 
-/// Where Slurm runs the programs of every line the site's own lines stay where they are, and a second one would run them twice.
+/// If Slurm runs the programs of every line, the site's line is not repeated, since it would then run twice.
 fn node_hook(facts: &Facts, conf: &SlurmConf, key: &str, ours: &str) -> String {
     if facts.repeatable(key) { format!("{key}={ours}") } else { kept(conf, key, ours) }
 }
@@ -88,7 +88,7 @@ fn kept(conf: &SlurmConf, key: &str, otherwise: &str) -> String {
     format!("{key}={}", conf.get(key).unwrap_or(otherwise))
 }
 
-/// A limit of the site's own that is long enough stays.
+/// A sufficient limit of the site is kept.
 fn at_least(conf: &SlurmConf, key: &str, seconds: u64) -> String {
     format!("{key}={}", conf.seconds(key).map_or(seconds, |have| have.max(seconds)))
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_site_has_stays() {
+    fn existing_values_are_kept() {
         let mut facts = right();
         if let Ok(conf) = &mut facts.slurm {
             conf.0.insert("PrologFlags".to_owned(), "X11,Alloc".to_owned());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_with_programs_of_its_own_is_told_how_both_run() {
+    fn hints_explain_how_to_run_both_the_sites_and_our_program() {
         let mut facts = right();
         for (hook, value) in [
             (&mut facts.prolog, "/site/prolog"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controllers_program_of_the_site_stays() {
+    fn the_sites_program_on_the_controller_is_kept() {
         let mut facts = right();
         facts.ctld = Hook::look("/site/epilog-ctld", "railgate-epilog-ctld");
         let text = slurm_conf(&facts);

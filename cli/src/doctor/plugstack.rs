@@ -1,12 +1,12 @@
-//! plugstack.conf, with its includes.
+//! Parser for plugstack.conf with its includes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Deep enough for any site; a file that includes itself ends here.
+/// Deepest include; also ends a file that includes itself.
 const DEPTH: u32 = 8;
 
-/// Slurm's plugin stack in order.
+/// Slurm's plugin stack, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plugstack {
     pub(crate) lines: Vec<Line>,
@@ -15,25 +15,25 @@ pub(crate) struct Plugstack {
 /// One plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// Where it stands: `plugstack.conf:3`.
+    /// Position in the file: `plugstack.conf:3`.
     pub(crate) at: String,
     pub(crate) required: bool,
-    /// A relative one is looked for in PluginDir.
+    /// Path of the plugin; Slurm resolves a relative one in PluginDir.
     pub(crate) plugin: PathBuf,
 }
 
 impl Line {
-    /// `spank_pyxis.so`
+    /// File name: `spank_pyxis.so`.
     pub(crate) fn name(&self) -> String {
         self.plugin.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 }
 
 impl Plugstack {
-    /// Reads a file and all that it includes. A file that is not there is an empty stack.
+    /// Reads a file with its includes. A missing file gives an empty stack.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// A file exists and cannot be read.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let mut stack = Plugstack::default();
         stack.add(path, DEPTH)?;
@@ -69,7 +69,7 @@ impl Plugstack {
         Ok(())
     }
 
-    /// Ours, and how many plugins stand before it.
+    /// The line of railgate's plugin, and the number of plugins before it.
     pub(crate) fn ours(&self) -> Option<(usize, &Line)> {
         self.lines.iter().enumerate().find(|(_, line)| line.name().contains("railgate"))
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn includes_are_followed_in_order() {
+    fn included_files_are_read_in_order() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().join("plugstack.conf");
         let below = place.path().join("plugstack.conf.d");

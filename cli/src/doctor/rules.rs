@@ -1,4 +1,4 @@
-//! What must hold, one row each.
+//! The rules of `railgate doctor`, one row each.
 
 mod slurm_conf;
 
@@ -11,15 +11,15 @@ use super::facts::{Facts, Roles, SlurmConf};
 use super::files::Hook;
 use super::slurm_file::Setting;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Level {
-    /// railgate does not do what its pages say, or harms.
+    /// railgate does not work as documented, or does harm.
     Wrong,
-    /// It could not be told.
+    /// Could not be determined.
     Unknown,
-    /// Worth knowing.
+    /// For information.
     Note,
 }
 
@@ -33,21 +33,21 @@ impl Level {
     }
 }
 
-/// One thing that a rule found.
+/// Result of a rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// The rule.
+    /// Id of the rule.
     pub(crate) rule: &'static str,
     pub(crate) level: Level,
-    /// Where and what.
+    /// Location and problem.
     pub(crate) what: String,
-    /// What comes of it; may be empty.
+    /// Consequence; may be empty.
     pub(crate) why: &'static str,
-    /// The line to put, or what to do; may be empty.
+    /// The line to set, or what to do; may be empty.
     pub(crate) put: String,
 }
 
-/// Where a rule holds.
+/// On which machines a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum On {
     Everywhere,
@@ -62,7 +62,7 @@ enum On {
 pub(crate) struct Rule {
     id: &'static str,
     on: On,
-    /// What comes of it where it does not hold.
+    /// Consequence if it does not hold.
     why: &'static str,
     look: fn(&Facts, &mut Found),
 }
@@ -100,18 +100,18 @@ impl Found {
     }
 }
 
-/// What PrologFlags must have.
+/// Words that PrologFlags must contain.
 pub(crate) const PROLOG_FLAGS: [&str; 3] = ["Alloc", "Contain", "DeferBatch"];
-/// What SchedulerParameters must have.
+/// Words that SchedulerParameters must contain.
 pub(crate) const SCHEDULER_PARAMETERS: [&str; 1] = ["nohold_on_prolog_fail"];
-/// The controller's line.
+/// The required line on the controller.
 pub(crate) const CONTROLLER_HOOK: &str = "EpilogSlurmctld=/usr/libexec/railgate/railgate-epilog-ctld";
-/// The health check's line.
+/// The required line for the health check.
 pub(crate) const PERIODIC: &str = "HealthCheckProgram=/etc/railgate/periodic.sh";
-/// The plugin's line.
+/// The required line for the plugin.
 pub(crate) const PLUGIN: &str = "optional /usr/lib/railgate/spank_railgate.so";
 
-/// Every rule. The page for admins (docs/install.md) has the same ones.
+/// All rules. docs/install.md lists the same ones.
 pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "slurm-answers",
@@ -277,7 +277,7 @@ pub(crate) static RULES: &[Rule] = &[
     },
 ];
 
-/// What a rule says when Slurm has not answered is said once, by the first.
+/// `None` if Slurm did not answer; only the first rule reports that.
 fn conf(facts: &Facts) -> Option<&SlurmConf> {
     facts.slurm.as_ref().ok()
 }
@@ -327,7 +327,7 @@ fn listed(facts: &Facts, key: &str, words: &[&str], found: &mut Found) {
     }
 }
 
-/// A list's line, with these words added to what it has.
+/// The line for a list, with these words added to the current value.
 pub(crate) fn with_words(conf: &SlurmConf, key: &str, words: &[&str]) -> String {
     let mut all: Vec<&str> = conf.get(key).map(|have| have.split(',').collect()).unwrap_or_default();
     all.extend(words.iter().filter(|word| !conf.lists(key, word)));
@@ -340,7 +340,7 @@ fn job_requeue(facts: &Facts, found: &mut Found) {
     }
 }
 
-/// What a prolog may need at most: the gate, asking Slurm, telling the job's owner.
+/// Longest run time of a prolog: the gate, queries to Slurm, the notice to the job's owner.
 fn needed(facts: &Facts) -> Duration {
     const SLURM_CALLS: u32 = 3;
     const TELLING: Duration = Duration::from_secs(15);
@@ -348,17 +348,17 @@ fn needed(facts: &Facts) -> Duration {
     config.gate.deadline + config.slurm.timeout * SLURM_CALLS + TELLING
 }
 
-/// A good limit for prolog and epilog, s.
+/// Recommended limit for prolog and epilog, seconds.
 pub(crate) fn hook_limit(facts: &Facts) -> u64 {
     (needed(facts).as_secs() + 1).next_multiple_of(60)
 }
 
-/// A good limit for the start of a batch script, s.
+/// Recommended limit for the start of a batch script, seconds.
 pub(crate) fn start_limit(facts: &Facts) -> u64 {
     hook_limit(facts) + 60
 }
 
-/// What Slurm prints for no limit.
+/// Whether a value is what Slurm prints for "no limit".
 fn unlimited(seconds: u64) -> bool {
     seconds >= 65_534
 }
@@ -389,7 +389,7 @@ fn batch_start(facts: &Facts, found: &mut Found) {
 fn job_log(facts: &Facts, found: &mut Found) {
     let (Some(conf), Ok(config)) = (conf(facts), &facts.config) else { return };
     if conf.get("JobFileAppend") == Some("0") && !config.requeue.allow_truncated_log {
-        // Jobs may say --open-mode=append themselves.
+        // Individual jobs may still set --open-mode=append.
         let level = if config.requeue.default == Consent::Never { Level::Note } else { Level::Wrong };
         found.add(level, "slurm.conf: JobFileAppend=0", "JobFileAppend=1, or #SBATCH --open-mode=append");
     }
@@ -397,7 +397,7 @@ fn job_log(facts: &Facts, found: &mut Found) {
 
 fn requeue_delay(facts: &Facts, found: &mut Found) {
     const LONG: u64 = 60;
-    /// Slurm's own.
+    /// Slurm's default, seconds.
     const DEFAULT: u64 = 120;
     let Some(conf) = conf(facts) else { return };
     let value = |key: &str, word: &str| -> Option<u64> {
@@ -482,7 +482,7 @@ fn ledger(facts: &Facts, found: &mut Found) {
             format!("/var/lib/railgate/controller belongs to uid {}, SlurmUser is uid {uid}", dir.uid),
             PUT,
         ),
-        // Made by railgate-epilog-ctld as another user, for example by hand.
+        // Created by railgate-epilog-ctld as another user, for example in a manual run.
         (Ok(_), Some(uid)) => {
             if let Some((name, owner)) = facts.in_ledger.iter().find(|(_, owner)| *owner != uid) {
                 let what = format!(
@@ -501,7 +501,7 @@ fn job_ends(facts: &Facts, found: &mut Found) {
     match &facts.lost_ends {
         Ok(None) => {}
         Ok(Some(lost)) => {
-            // The year 9999: later times cannot be shown.
+            // The year 9999: later times cannot be displayed.
             let last = UNIX_EPOCH + Duration::from_millis(lost.last.min(253_402_300_799_000));
             let last = humantime::format_rfc3339_seconds(last);
             found.wrong(
@@ -596,7 +596,7 @@ fn plugin_file(facts: &Facts, found: &mut Found) {
 
 fn sampler(facts: &Facts, found: &mut Found) {
     let Ok(config) = &facts.config else { return };
-    // Without Slurm's answer or our prolog nobody knows where it should be, and others have said so.
+    // The location is unknown without Slurm's answer or our prolog, and other rules report those.
     let known = conf(facts).is_some() && facts.prolog.ours().is_some();
     if let (Err(why), true, true) = (&facts.sampler, known, config.stats.sampler) {
         found.wrong(why.clone(), "install it beside railgate-prolog, or [stats] sampler = false");
@@ -620,7 +620,7 @@ fn machine_source(facts: &Facts, found: &mut Found) {
 }
 
 fn gpus(facts: &Facts, found: &mut Found) {
-    // Where NVML is stands in the configuration.
+    // The path of NVML is in the configuration.
     if let (Err(why), Ok(_)) = (&facts.gpus, &facts.config) {
         found.wrong(format!("GPUs: {why}"), "install the driver, or set [source] nvml_library");
     }
@@ -660,7 +660,7 @@ fn report_dir(facts: &Facts, found: &mut Found) {
             );
         }
         Some(Err(why)) => return found.wrong(why.clone(), MAKE),
-        // SlurmUser's alone: railgate makes the directories of jobs through that account.
+        // Owned by SlurmUser: railgate creates the directories of jobs as that user.
         Some(Ok(dir)) if dir.mode & SHARED != SHARED => {
             let mode = format!("[report] dir has mode {:04o}", dir.mode);
             match facts.slurm_uid {

@@ -1,17 +1,17 @@
-//! slurm.conf as it stands in the file, with its includes. What slurmctld made of it is `scontrol show config`'s.
+//! Parser for the file slurm.conf with its includes. `scontrol show config` shows the result in slurmctld.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Deep enough for any site; a file that includes itself ends here.
+/// Deepest include; also ends a file that includes itself.
 const DEPTH: u32 = 8;
 
-/// Keys that any Slurm reads as often as they stand there.
+/// Keys of which every release of Slurm uses all lines.
 const REPEATABLE: &[&str] =
     &["downnodes", "frontendname", "nodename", "nodeset", "partitionname", "slurmctldhost"];
 
-/// The settings of slurm.conf in the order in which Slurm reads them.
+/// Settings of slurm.conf in the order in which Slurm reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlurmFile {
     settings: Vec<Setting>,
@@ -22,23 +22,23 @@ pub(crate) struct SlurmFile {
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: String,
-    /// `/etc/slurm/slurm.conf:12`
+    /// For example `/etc/slurm/slurm.conf:12`.
     pub(crate) at: String,
 }
 
-/// A parameter with several lines, of which Slurm takes the last.
+/// A key with several lines, of which Slurm uses the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Doubled {
     pub(crate) key: String,
     pub(crate) at: Vec<String>,
-    /// What the last line does not hold.
+    /// Values that only earlier lines have.
     pub(crate) lost: String,
-    /// All of a list in one line; `None` where the values contradict each other.
+    /// One line with the values of all; `None` if they contradict each other.
     pub(crate) merged: Option<String>,
 }
 
 impl SlurmFile {
-    /// Reads the file and all that it includes.
+    /// Reads the file with its includes.
     ///
     /// # Errors
     /// One of the files cannot be read.
@@ -76,7 +76,7 @@ impl SlurmFile {
         for (key, value) in pairs(line) {
             let several = REPEATABLE.contains(&key.to_ascii_lowercase().as_str());
             self.settings.push(Setting { key, value, at: at.to_owned() });
-            // `NodeName=… CPUs=… State=…`: the rest describes the node.
+            // `NodeName=… CPUs=… State=…`: the rest of the line describes the node.
             if several {
                 break;
             }
@@ -84,17 +84,17 @@ impl SlurmFile {
         Ok(())
     }
 
-    /// Every line of a key.
+    /// All lines of a key.
     pub(crate) fn all(&self, key: &str) -> Vec<&Setting> {
         self.settings.iter().filter(|setting| setting.key.eq_ignore_ascii_case(key)).collect()
     }
 
-    /// The line of a key that Slurm takes.
+    /// The line of a key that Slurm uses.
     pub(crate) fn last(&self, key: &str) -> Option<&Setting> {
         self.all(key).pop()
     }
 
-    /// Parameters whose earlier lines hold something that the last one does not.
+    /// Keys whose earlier lines have values that the last line lacks.
     pub(crate) fn doubled(&self, repeatable: impl Fn(&str) -> bool) -> Vec<Doubled> {
         let mut keys: BTreeMap<String, Vec<&Setting>> = BTreeMap::new();
         for setting in &self.settings {
@@ -122,7 +122,8 @@ fn doubled(lines: &[&Setting]) -> Option<Doubled> {
     if lost.is_empty() {
         return None;
     }
-    // `bf_window=60` and `bf_window=100`, `PrologEpilogTimeout=60` and `=120`: only the site knows which is meant.
+    // `bf_window=60` and `bf_window=100`, `PrologEpilogTimeout=60` and `=120`: only the site knows which one is
+    // intended.
     let name = |word: &str| word.split('=').next().unwrap_or_default().to_ascii_lowercase();
     let list = ["Parameters", "Flags", "Params"].iter().any(|end| last.key.ends_with(end));
     let contradict = lost.iter().any(|word| merged.iter().any(|have| name(have) == name(word)));
@@ -136,7 +137,7 @@ fn doubled(lines: &[&Setting]) -> Option<Doubled> {
     })
 }
 
-/// `KEY=VALUE` and `KEY="A B"`, several in a line.
+/// Splits a line into `KEY=VALUE` and `KEY="A B"`.
 fn pairs(line: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = line;
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_slurm_reads_them() {
+    fn lines_are_parsed_as_slurm_parses_them() {
         let file = read(&[
             (
                 "slurm.conf",
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_line_of_a_list_drops_is_merged() {
+    fn values_missing_in_the_last_line_are_merged() {
         let site =
             "SchedulerParameters=bf_window=60,defer\nPrologEpilogTimeout=300\nNodeName=a\nNodeName=b\n";
         let ours = "SchedulerParameters=nohold_on_prolog_fail\nPrologEpilogTimeout=120\n";
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_that_holds_everything_is_no_fault() {
+    fn a_complete_last_line_is_no_finding() {
         let file = read(&[(
             "slurm.conf",
             "SchedulerParameters=defer\nSchedulerParameters=defer,nohold_on_prolog_fail\nProlog=/a\nProlog=/b\n",
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_includes_itself_ends() {
+    fn a_file_that_includes_itself_ends_at_the_maximum_depth() {
         assert_eq!(read(&[("slurm.conf", "include slurm.conf\n")]).settings, []);
         assert!(
             SlurmFile::read(Path::new("/nowhere/slurm.conf")).unwrap_err().contains("/nowhere/slurm.conf")

@@ -1,4 +1,4 @@
-//! A right installation, and what can be wrong with one.
+//! A correct installation, and mistakes to plant in it.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ fn hook(value: &str, path: &str) -> Hook {
     Hook { value: value.to_owned(), programs: vec![site, ours] }
 }
 
-/// As docs/install.md says, a controller that computes too.
+/// An installation as in docs/install.md, on a controller that is also a compute node.
 pub(crate) fn right() -> Facts {
     let mut config = Config { profile: "h100-sxm".to_owned(), ..Config::default() };
     config.requeue.default = Consent::Auto;
@@ -86,7 +86,7 @@ fn set(facts: &mut Facts, key: &str, value: &str) {
 
 type Mistake = (&'static str, &'static str, fn(&mut Facts));
 
-/// The rule that must find it, words of its finding, the mistake.
+/// Each row: the rule that must find it, part of its finding, the mistake.
 pub(crate) static MISTAKES: &[Mistake] = &[
     ("slurm-release", "21.08", |facts| {
         set(facts, "SLURM_VERSION", "21.08.1");

@@ -1,4 +1,4 @@
-//! `railgate doctor --uninstall`: where Slurm still starts railgate on this machine, and how to take it out.
+//! `railgate doctor --uninstall`: where Slurm still starts railgate on this machine, and how to remove it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::files::Hook;
 use super::plugstack::{Line, Plugstack};
 use crate::{Site, exit};
 
-/// A key of slurm.conf, the program of ours that it leads to, what it is where Slurm does not answer, and what Slurm
+/// A key of slurm.conf, railgate's program behind it, the value to assume if Slurm does not answer, and what Slurm
 /// does when the program is missing.
 const HOOKS: &[(&str, &str, &str, &str)] = &[
     ("Prolog", "railgate-prolog", "/etc/slurm/prolog.d/*", DRAINS),
@@ -20,24 +20,24 @@ const HOOKS: &[(&str, &str, &str, &str)] = &[
 ];
 const DRAINS: &str = "a missing program drains the node";
 
-/// One program of ours that Slurm starts.
+/// A hook with which Slurm starts railgate.
 struct Start {
     key: &'static str,
-    /// The key's value: a program, or a pattern.
+    /// The key's value: a path or a pattern.
     value: String,
     program: PathBuf,
     kind: Kind,
-    /// How many programs of others the key starts as well.
+    /// Number of other programs that the key starts.
     others: usize,
     missing: &'static str,
 }
 
-/// How a program that Slurm starts leads to railgate.
+/// How a program of a hook is related to railgate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A link to a program of the package.
+    /// A link to a file of the package.
     Link,
-    /// A file of the package, or one below its directory of settings.
+    /// A file of the package, or one in its configuration directory.
     Own,
     /// A script of the site that calls railgate.
     Script,
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// Everything that leads to railgate here.
+/// Everything on this machine that starts railgate.
 pub(crate) struct Hooked {
     node: String,
     starts: Vec<Start>,
@@ -61,7 +61,7 @@ pub(crate) struct Hooked {
     unread: Vec<String>,
 }
 
-/// Asks Slurm, and reads plugstack.conf.
+/// Queries Slurm, and reads plugstack.conf.
 pub(crate) fn look(site: &Site) -> Hooked {
     let config = site.config().unwrap_or_default();
     let conf = Client::new(&config.slurm, &Env::new()).config().map(SlurmConf).map_err(|why| why.to_string());
@@ -98,7 +98,7 @@ fn hooked(node: &str, settings: &Path, conf: Result<SlurmConf, String>) -> Hooke
 }
 
 impl Hooked {
-    /// [`exit::UNFIT`] where something still leads to railgate.
+    /// Exit code: [`exit::UNFIT`] if a hook still starts railgate.
     pub(crate) fn code(&self) -> u8 {
         match (self.starts.is_empty() && self.plugins.is_empty(), self.unread.is_empty()) {
             (false, _) => exit::UNFIT,
@@ -107,7 +107,7 @@ impl Hooked {
         }
     }
 
-    /// For a person who takes railgate out.
+    /// Report with the steps to remove railgate.
     pub(crate) fn text(&self) -> Lines {
         let mut text = Lines::new();
         for why in &self.unread {
@@ -152,7 +152,7 @@ impl Hooked {
 const MISSING_PLUGIN: &str = "without it sbatch refuses scripts with #SBATCH --railgate lines";
 
 impl Start {
-    /// A pattern that matches nothing drains the node as a missing program does.
+    /// A pattern without a match drains the node like a missing program.
     fn line_to_change(&self) -> Option<String> {
         let Start { key, value, others, program, .. } = self;
         if self.kind == Kind::Script {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_would_match_nothing_leaves_slurm_conf_first() {
+    fn the_line_of_a_pattern_without_other_programs_is_removed_first() {
         let place = tempfile::tempdir().unwrap();
         let hooked = hooked("gn3", ETC.as_ref(), Ok(site(place.path(), false)));
         let at = place.path().display().to_string();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_of_a_directory_stay_and_so_does_its_line() {
+    fn the_line_of_a_directory_with_other_programs_stays() {
         let place = tempfile::tempdir().unwrap();
         let text = hooked("gn3", ETC.as_ref(), Ok(site(place.path(), true))).text();
         assert!(!text.contains("delete Prolog="), "{text}");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_of_the_site_stays_and_loses_its_call() {
+    fn only_the_call_is_removed_from_a_script_of_the_site() {
         let place = tempfile::tempdir().unwrap();
         let script = place.path().join("both.sh");
         fs::write(&script, "#!/bin/sh\n/usr/libexec/railgate/railgate-prolog && exec /site/prolog\n")
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_left_and_no_answer_differ() {
+    fn no_hooks_and_no_answer_are_reported_differently() {
         let nothing = hooked("gn3", ETC.as_ref(), Ok(SlurmConf::default()));
         assert_eq!(nothing.code(), exit::OK);
         assert!(nothing.text().contains("the package may go"));

@@ -10,7 +10,7 @@ use crate::exit;
 use crate::node_source::Seen;
 use crate::output::{self, Format};
 
-/// What NCCL would do with the file, and whether it is this machine's.
+/// Prints how NCCL would read the file, and whether it matches this machine.
 pub(super) fn check(
     file: &Path,
     nccl: Option<NcclVersion>,

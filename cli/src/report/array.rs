@@ -1,4 +1,4 @@
-//! An array at a glance: one row for each task.
+//! Overview of an array: one row per task.
 
 use railgate_slurm::ListedJob;
 use railgate_stats::{JobReport, SlurmView};
@@ -6,15 +6,15 @@ use railgate_text::{Lines, put, shorten};
 
 use super::millis;
 
-/// So many reports are read at most.
+/// Most reports that are read.
 pub(super) const MOST_TASKS: usize = 200;
 
-/// Has started, and has a number of its own.
+/// Whether the task has started, and so has a job id of its own.
 pub(super) fn has_begun(job: &ListedJob) -> bool {
     !job.state.contains("PENDING") && job.start.is_some()
 }
 
-/// TASK, JOB, STATE, WHY; `more` tasks are not shown.
+/// Table with TASK, JOB, STATE, WHY; the tasks in `more` are only counted.
 pub(super) fn overview(rows: &[(ListedJob, Option<JobReport>)], more: &[ListedJob]) -> Lines {
     let mut table = vec![["TASK", "JOB", "STATE", "WHY"].map(str::to_owned)];
     for (job, report) in rows {
@@ -36,12 +36,12 @@ pub(super) fn overview(rows: &[(ListedJob, Option<JobReport>)], more: &[ListedJo
     lines
 }
 
-/// A row has room for one; the job's own report has the rest.
+/// A row has room for one sentence; the job's own report has the rest.
 fn first_sentence(text: &str) -> &str {
     text.split_once(". ").map_or(text, |(first, _)| first).trim_end_matches('.')
 }
 
-/// What the list says of a job, for its report.
+/// Converts a listed job for use in its report.
 pub(super) fn view(job: &ListedJob) -> SlurmView {
     let begun = has_begun(job);
     let ended = begun && !["RUNNING", "SUSPENDED", "COMPLETING"].iter().any(|live| job.state.contains(live));
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_the_first_sentence() {
+    fn a_row_shows_the_first_sentence() {
         for (why, shown) in [
             (
                 "It ended with exit code 1 (2.5 s). Nothing points at hardware.",

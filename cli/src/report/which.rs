@@ -1,4 +1,4 @@
-//! Resolves the typed job name to a job id: by slurmctld, slurmdbd, then the ends that the controller recorded.
+//! Resolves the typed job id or name to a job: by slurmctld, slurmdbd, then the ends that the controller recorded.
 
 use std::path::PathBuf;
 
@@ -6,27 +6,27 @@ use railgate_slurm::{Client, JobRef, ListedJob, Listing, SlurmError, Tasks, Type
 use railgate_stats::store::recorded_ends;
 use railgate_stats::{ReportConfig, SlurmEnd};
 
-/// Of more characters a list of tasks helps nobody.
+/// Longest list of tasks in a message, characters.
 const MAX_LIST: usize = 60;
 
-/// So many records of a user's newest jobs are looked through for a name.
+/// Most of a user's newest jobs that are searched for a name.
 const NEWEST: usize = 200;
-/// So many of an array's tasks, and of what was submitted beside them.
+/// Most recorded tasks of an array, together with jobs submitted beside them, that are searched.
 const BESIDE: usize = 5_000;
 
-/// Who is asked which jobs there are.
+/// Sources of job information.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources<'a> {
     pub(super) client: &'a Client,
     pub(super) report: &'a ReportConfig,
-    /// In place of `[report] dir`.
+    /// Replaces `[report] dir`.
     pub(super) dirs: &'a [PathBuf],
     pub(super) cluster: Option<&'a str>,
-    /// The caller. Root may see everybody's jobs.
+    /// Uid of the caller. Root may see all users' jobs.
     pub(super) user: u32,
 }
 
-/// What was asked for.
+/// The requested job.
 #[derive(Debug)]
 pub(super) enum Asked<'a> {
     Typed(&'a TypedJob),
@@ -38,7 +38,7 @@ pub(super) enum Asked<'a> {
     Last,
 }
 
-/// What is to be shown.
+/// The jobs to show.
 #[derive(Debug)]
 pub(super) enum Which {
     One(One),
@@ -49,13 +49,13 @@ pub(super) enum Which {
 #[derive(Debug)]
 pub(super) struct One {
     pub(super) job: u32,
-    /// How Slurm names it.
+    /// Its name in Slurm's commands.
     pub(super) name: JobRef,
-    /// As a list of jobs shows it.
+    /// Its entry in a list of jobs.
     pub(super) listed: Option<Box<ListedJob>>,
     /// Why slurmctld or the database did not answer.
     pub(super) silent: Option<String>,
-    /// One line for above the report.
+    /// A note to print above the report.
     pub(super) note: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl One {
 }
 
 /// # Errors
-/// Why Slurm does not tell, in one line.
+/// Why the job could not be resolved, in one line.
 pub(super) fn find(from: Sources<'_>, asked: &Asked<'_>) -> Result<Which, String> {
     match asked {
         Asked::Typed(TypedJob::Number(job)) => Ok(Which::One(number(from, *job))),
@@ -93,7 +93,7 @@ pub(super) fn find(from: Sources<'_>, asked: &Asked<'_>) -> Result<Which, String
         Asked::Array(TypedJob::Tasks(array, tasks)) => {
             of_array(from, *array, Some(tasks), &array.to_string())
         }
-        // One report shows all components, and the leader's has the controller's decision.
+        // One report has all components, and the leader's report has the controller's decision.
         Asked::Typed(TypedJob::Component(leader, offset))
         | Asked::Array(TypedJob::Component(leader, offset)) => component(from.client, *leader, *offset),
         Asked::Name(name) => newest(from, |job| job.name == *name)
@@ -105,12 +105,12 @@ pub(super) fn find(from: Sources<'_>, asked: &Asked<'_>) -> Result<Which, String
 
 struct Known {
     jobs: Vec<ListedJob>,
-    /// Why slurmctld or the database did not answer.
+    /// Errors of slurmctld or the database.
     problems: Vec<SlurmError>,
 }
 
 impl Known {
-    /// Adds those that are not known yet.
+    /// Adds the jobs that are not in the list yet.
     fn add(&mut self, jobs: Vec<ListedJob>) {
         let same = |one: &ListedJob, job: &ListedJob| one.job == job.job && one.task == job.task;
         let more: Vec<_> =
@@ -118,14 +118,13 @@ impl Known {
         self.jobs.extend(more);
     }
 
-    /// slurmctld gave no answer: what it would know is not known here.
+    /// The caveat for an incomplete list, if slurmctld gave no answer.
     fn doubt(&self) -> String {
         self.problems.first().map(|why| format!(" ({why})")).unwrap_or_default()
     }
 }
 
-/// slurmctld is asked first, and where that is not `enough`, the accounting database, and then what the controller has
-/// recorded.
+/// Queries slurmctld; if its answer is not `enough`, also the accounting database, then the controller's records.
 fn look(from: Sources<'_>, which: Listing, enough: impl Fn(&[ListedJob]) -> bool) -> Known {
     let mut known = Known { jobs: Vec::new(), problems: Vec::new() };
     match from.client.queued_jobs(which) {
@@ -137,7 +136,7 @@ fn look(from: Sources<'_>, which: Listing, enough: impl Fn(&[ListedJob]) -> bool
     }
     match from.client.accounted_jobs(which) {
         Ok(jobs) => known.add(jobs),
-        // Many sites have none. What slurmctld said stands.
+        // Many sites have no database. slurmctld's answer is kept.
         Err(why) => tracing::debug!("{why}"),
     }
     if !enough(&known.jobs) {
@@ -146,7 +145,7 @@ fn look(from: Sources<'_>, which: Listing, enough: impl Fn(&[ListedJob]) -> bool
     known
 }
 
-/// What the controller has recorded of jobs that ended: of the caller's own, of everybody's where root asks.
+/// The controller's records of ended jobs: of the caller, or of all users for root.
 fn recorded(from: Sources<'_>, which: Listing) -> Vec<ListedJob> {
     let own = Some(from.user);
     let find = |uid: Option<u32>, numbers, most| {
@@ -159,7 +158,7 @@ fn recorded(from: Sources<'_>, which: Listing) -> Vec<ListedJob> {
         Listing::Job(job) => {
             let uid = own.filter(|uid| *uid != 0);
             let same = find(uid, Some((job, job)), 1);
-            // The number of an array is the number of one of its tasks.
+            // The id of an array is the id of one of its tasks.
             if same.iter().any(|one| one.task.is_none_or(|(array, _)| array != job)) {
                 return same;
             }
@@ -193,7 +192,7 @@ fn forgotten(typed: &str, known: &Known) -> String {
     }
 }
 
-/// A number may be that of an array, whose last member has the same one.
+/// Resolves an id, which may be that of an array and of its last member.
 fn number(from: Sources<'_>, job: u32) -> One {
     let known = look(from, Listing::Job(job), |jobs| !jobs.is_empty());
     let of_array = known.jobs.iter().filter_map(|one| one.task.filter(|(array, _)| *array == job));
@@ -213,7 +212,7 @@ fn number(from: Sources<'_>, job: u32) -> One {
 }
 
 fn of_array(from: Sources<'_>, array: u32, wanted: Option<&Tasks>, typed: &str) -> Result<Which, String> {
-    // Members that slurmctld has forgotten are missing among those that it knows.
+    // Tasks that slurmctld has purged are missing in its answer.
     let known = look(from, Listing::Job(array), |_| false);
     let is_wanted = |job: &&ListedJob| {
         job.task.is_some_and(|(of, task)| of == array && wanted.is_none_or(|tasks| tasks.contains(task)))
@@ -240,9 +239,9 @@ fn component(client: &Client, leader: u32, offset: u32) -> Result<Which, String>
     }
 }
 
-/// The user's own job that was submitted last; of an array the member with the highest number.
+/// The caller's job that was submitted last; of an array the task with the highest index.
 fn newest(from: Sources<'_>, wanted: impl Fn(&ListedJob) -> bool) -> Result<Which, Known> {
-    // What the commands were asked for counts only where the answer says so.
+    // Do not rely on the commands' filters: check the owner in the output.
     let own = |job: &&ListedJob| job.uid == Some(from.user) && wanted(job);
     let known = look(from, Listing::User(from.user), |jobs| jobs.iter().any(|job| own(&job)));
     let last = known.jobs.iter().filter(own);

@@ -1,10 +1,10 @@
-//! A template's values: the options of its `#SBATCH` lines, and variables of the form `NAME="${NAME:-value}"`.
+//! Values of a template: the options of its `#SBATCH` lines, and variables of the form `NAME="${NAME:-value}"`.
 
 use railgate_text::did_you_mean;
 
 use super::values;
 
-/// Options of sbatch that a template need not have.
+/// Options of sbatch that can be set even if the template lacks them.
 pub(super) const ADDED: [&str; 14] = [
     "account",
     "constraint",
@@ -22,7 +22,7 @@ pub(super) const ADDED: [&str; 14] = [
     "switches",
 ];
 
-/// An option's name, value and the rest of its line.
+/// Splits a `#SBATCH` line into the option's name, its value and the rest of the line.
 fn option(line: &str) -> Option<(&str, &str, &str)> {
     let words = line.strip_prefix("#SBATCH --")?;
     let end = words.find(" #").unwrap_or(words.len());
@@ -31,7 +31,7 @@ fn option(line: &str) -> Option<(&str, &str, &str)> {
     Some((name, value, comment.trim_start()))
 }
 
-/// Where a variable's default stands: from after `${NAME:-` to before the closing `}"` at a line's end.
+/// Byte range of a variable's default: from after `${NAME:-` to before the closing `}"` at the end of a line.
 fn variable(text: &str, name: &str) -> Option<(usize, usize)> {
     let head = format!("\n{name}=\"${{{name}:-");
     let start = text.find(&head)? + head.len();
@@ -43,8 +43,8 @@ fn is_variable(key: &str) -> bool {
         && key.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// What can be filled in, in the order of the script. An option that stands there twice is that of the first part
-/// of a heterogeneous job.
+/// The values that can be filled in, in the order of the script. An option that occurs twice is that of the first
+/// component of a heterogeneous job.
 pub(super) fn keys(text: &str) -> Vec<(String, String)> {
     let mut keys: Vec<(String, String)> = Vec::new();
     for line in text.lines() {
@@ -69,7 +69,7 @@ pub(super) fn keys(text: &str) -> Vec<(String, String)> {
 /// The script with one value filled in.
 ///
 /// # Errors
-/// The template has no such key, or the value cannot stand there; what to do instead.
+/// The template has no such key, or the value is invalid there; the message explains what to do.
 pub(super) fn set(text: &str, key: &str, value: &str) -> Result<String, String> {
     if !value.chars().all(railgate_text::is_printable) {
         return Err("control characters and line ends cannot be filled in".to_owned());
@@ -119,7 +119,7 @@ fn set_option(text: &str, key: &str, value: &str) -> Result<String, String> {
         let comment = option(&lines[index]).map_or("", |(_, _, comment)| comment).to_owned();
         lines[index] = format!("{setting:<39} {comment}").trim_end().to_owned();
     } else if ADDED.contains(&key) {
-        // Before the first one, so that it belongs to the first part of a heterogeneous job.
+        // Before the first line, so that it belongs to the first component of a heterogeneous job.
         let first = at(&|_| true).unwrap_or(1);
         lines.insert(first, setting);
     } else {
@@ -147,7 +147,7 @@ mod tests {
                           DIR=\"${DIR:-$PWD/${X}/y}\"\nLATER=3\n";
 
     #[test]
-    fn keys_are_options_and_variables_with_defaults() {
+    fn options_and_variables_with_defaults_are_keys() {
         let keys = keys(SCRIPT);
         let keys: Vec<(&str, &str)> = keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let wanted = [
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_takes_the_place_of_the_old_one_and_the_comment_stays() {
+    fn a_value_is_replaced_and_the_comment_kept() {
         let filled = set(SCRIPT, "job-name", "seven").unwrap();
         assert!(filled.contains("\n#SBATCH --job-name=seven                # CHANGE\n"), "{filled}");
         let filled = set(SCRIPT, "TRAIN", "python b.py $HOME").unwrap();
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_for_sbatch_are_added_before_the_others() {
+    fn added_sbatch_lines_come_first() {
         let filled = set(SCRIPT, "partition", "h100").unwrap();
         assert!(filled.contains("\n\n#SBATCH --partition=h100\n#SBATCH --job-name"), "{filled}");
         assert!(set(SCRIPT, "constraint", "a b").unwrap().contains("--constraint=\"a b\"\n"));
     }
 
     #[test]
-    fn what_cannot_be_filled_in_is_refused() {
+    fn unknown_keys_and_invalid_values_are_refused() {
         for (key, value) in [
             ("node", "4"),
             ("LATER", "4"),
@@ -202,7 +202,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_filled_in_can_be_read_again(value in "[a-zA-Z0-9/$:_.=-]{1,40}") {
+        fn a_filled_in_value_is_read_back(value in "[a-zA-Z0-9/$:_.=-]{1,40}") {
             for key in ["job-name", "TRAIN"] {
                 let filled = set(SCRIPT, key, &value).unwrap();
                 proptest::prop_assert!(keys(&filled).contains(&(key.to_owned(), value.clone())));

@@ -1,10 +1,10 @@
-//! What sbatch takes as the value of an option: the forms that every supported release of Slurm accepts. What they mean in
-//! this cluster (a partition's name, a GPU's type) only Slurm knows.
+//! Syntax of sbatch's option values: the forms that every supported release of Slurm accepts. Their meaning in this
+//! cluster (a partition's name, a GPU's type) is known only to Slurm.
 
 use railgate_rundir::{GateChoice, ProfileName, ProfilerChoice, RequeueChoice};
 use railgate_slurm::hostlist;
 
-/// How values of some options are written.
+/// Syntax of the values of some options.
 struct Form {
     options: &'static [&'static str],
     expected: &'static str,
@@ -87,10 +87,10 @@ const FORMS: [Form; 17] = [
     },
 ];
 
-/// Whether sbatch takes the value. `now` is what stands there, if the option does.
+/// Checks whether sbatch accepts the value. `now` is the current value of the option, if the script has it.
 ///
 /// # Errors
-/// It does not; what it takes, with an example.
+/// sbatch does not accept it; the message describes the syntax, with an example.
 pub(super) fn check(option: &str, value: &str, now: Option<&str>) -> Result<(), String> {
     if option == "railgate-profile" {
         return value.parse::<ProfileName>().map(drop).map_err(|why| format!("{why}, as in {option}=debug"));
@@ -126,8 +126,8 @@ fn is_range(text: &str) -> bool {
     }
 }
 
-/// `gpu:8`, `gpu:h100:8,nvme:1`. A site gives other names than `gpu` a meaning, so only what is no name, or is `gpu` written
-/// wrong (`8`, `gpus:8`, `gpu8`), is refused.
+/// `gpu:8`, `gpu:h100:8,nvme:1`. Other names than `gpu` are defined by the site, so only a value without a valid
+/// name, or a misspelled `gpu` (`8`, `gpus:8`, `gpu8`), is refused.
 fn is_gres(text: &str) -> bool {
     text.split(',').all(|item| {
         let parts: Vec<&str> = item.split(':').collect();
@@ -135,7 +135,7 @@ fn is_gres(text: &str) -> bool {
         let counted = |text: &str| {
             is_count(text.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']).unwrap_or(text))
         };
-        // The profiles of MIG slices (`1g.10gb`) begin with a digit.
+        // Profiles of MIG slices (`1g.10gb`) begin with a digit.
         let is_type = |text: &str| is_word(text) && !is_digits(text);
         let begins = name.starts_with(|c: char| c.is_ascii_alphabetic());
         let is_name = begins && is_word(name) && (*name == "gpu" || !name.starts_with("gpu"));
@@ -185,7 +185,7 @@ fn is_signal(text: &str) -> bool {
     let (signal, before) =
         rest.split_once('@').map_or((rest, None), |(signal, before)| (signal, Some(before)));
     let name = signal.strip_prefix("SIG").unwrap_or(signal);
-    // R: is about preemption, and newer releases refuse it where that is off.
+    // R: is for preemption, and newer releases refuse it where that is off.
     whom.is_none_or(|whom| whom == "B")
         && (NAMES.contains(&name) || is_count(signal) && signal.len() < 3)
         && before.is_none_or(|before| is_digits(before) && before.parse::<u16>().is_ok())
@@ -205,7 +205,7 @@ fn is_dependency(text: &str) -> bool {
     })
 }
 
-/// A file with the nodes' names has a `/` in its name.
+/// The name of a file with node names contains a `/`.
 fn is_hostlist(text: &str) -> bool {
     text.contains('/') || (!text.contains(' ') && hostlist::expand(text).is_ok_and(|nodes| !nodes.is_empty()))
 }
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sbatch_takes_is_taken() {
+    fn values_that_sbatch_accepts_are_accepted() {
         for (option, values) in [
             ("nodes", &["1", "2-4"][..]),
             (
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_refuses_is_refused_with_the_key_and_an_example() {
+    fn invalid_values_are_refused_with_the_key_and_an_example() {
         for (option, values) in [
             ("nodes", &["", "0", "four", "-1", "4-2", "1-", "2 "][..]),
             (

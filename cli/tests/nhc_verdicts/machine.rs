@@ -1,4 +1,4 @@
-//! Machines that NHC and railgate both look at: a mount namespace with other files in /proc, /sys, /etc and /usr/sbin.
+//! Machines that both NHC and railgate check: a mount namespace with other files in /proc, /sys, /etc and /usr/sbin.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Path and text of each file of a machine.
+/// Path and content of each file of a machine.
 pub(crate) type Files = BTreeMap<String, String>;
 
 /// The machines of `states.txt`, by name.
@@ -39,14 +39,14 @@ pub(crate) fn machines() -> BTreeMap<String, Files> {
     machines
 }
 
-/// A thread in a mount namespace of its own, which starts programs there.
+/// A thread in its own mount namespace, which starts programs there.
 pub(crate) struct Machine {
     commands: Sender<Command>,
     outputs: Receiver<Output>,
 }
 
 impl Machine {
-    /// Makes it below `place`, with NHC from a checkout.
+    /// Creates the machine below `place`, with NHC from a checkout.
     pub(crate) fn start(place: &Path, files: &Files, nhc: &Path) -> Machine {
         let (commands, wanted) = channel::<Command>();
         let (done, outputs) = channel();
@@ -63,7 +63,7 @@ impl Machine {
         Machine { commands, outputs }
     }
 
-    /// Runs a program to its end.
+    /// Runs a program and waits for it.
     pub(crate) fn run(&self, command: &mut Command) -> Output {
         let mut inside = Command::new(command.get_program());
         inside.args(command.get_args());
@@ -85,11 +85,11 @@ fn build(place: &Path, files: &Files, nhc: &Path) {
         let options = format!("lowerdir={top},upperdir={},workdir={}", upper.display(), work.display());
         mount(Some("none"), top, Some("overlay"), MsFlags::empty(), Some(options.as_str())).unwrap();
     }
-    // Also where NHC makes directories for what is not mounted, and keeps its own.
+    // Also where NHC creates mount points, and where it keeps its own files.
     for top in ["/sys/class", "/srv", "/home", "/run"] {
         tmpfs(Path::new(top));
     }
-    // Nothing of the machine that the tests run on can be changed, also not through a link in what is laid over it.
+    // The test machine itself cannot be changed, not even through a link in an overlaid directory.
     let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
     mount(None::<&str>, "/", None::<&str>, read_only, None::<&str>).unwrap();
     for (index, (path, text)) in files.iter().enumerate() {
@@ -99,7 +99,7 @@ fn build(place: &Path, files: &Files, nhc: &Path) {
             continue;
         }
         let from = place.join(index.to_string());
-        // /proc/net is a link: it becomes one to another directory.
+        // /proc/net is a link: it is replaced by one to another directory.
         match path.parent().filter(|parent| parent.is_symlink()) {
             Some(parent) => {
                 write(&from.join(path.file_name().unwrap()), text);
@@ -120,7 +120,7 @@ fn build(place: &Path, files: &Files, nhc: &Path) {
     }
 }
 
-/// In place of what is there: `/usr/sbin/lsmod` is a link to a program elsewhere, which stays as it is.
+/// Replaces a file: `/usr/sbin/lsmod` is a link to a program elsewhere, which stays unchanged.
 fn write(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     if path.symlink_metadata().is_ok() {
@@ -131,7 +131,7 @@ fn write(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Also a link, and onto a link: `/proc/mounts` is one, of which each process has its own.
+/// Works with links too: `/proc/mounts` is one, different in each process.
 fn bind(from: &Path, to: &Path) {
     let flags = (OFlag::O_PATH | OFlag::O_NOFOLLOW).bits();
     let open = |path| fs::OpenOptions::new().read(true).custom_flags(flags).open(path).unwrap();

@@ -1,8 +1,8 @@
-//! Whether an imported nhc.conf has NHC's own verdicts, line by line, on good and on bad machines.
+//! Whether an imported nhc.conf gives the same verdicts as NHC, line by line, on healthy and on faulty machines.
 //!
-//! `tests/nhc/verdicts.txt` holds what NHC 1.4.3 says. With `RAILGATE_NHC`, a checkout of that release, and as root, both run
-//! beside each other on the machines of `tests/nhc/states.txt`, and the record is compared as well. `RAILGATE_NHC_CONFS`
-//! names a directory of configurations, each of which must import.
+//! `tests/nhc/verdicts.txt` has the verdicts of NHC 1.4.3. With `RAILGATE_NHC` (a checkout of that release) and as
+//! root, the test also runs both on the machines of `tests/nhc/states.txt`, and compares the record as well.
+//! `RAILGATE_NHC_CONFS` names a directory of configurations, each of which must import.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod machine;
@@ -18,12 +18,12 @@ use machine::{Machine, machines};
 
 const VERDICTS: &str = include_str!("../nhc/verdicts.txt");
 
-/// A configuration, and what NHC says of it.
+/// A configuration, and NHC's verdicts.
 struct Case {
-    /// As the record has it.
+    /// The configuration as recorded.
     shown: &'static str,
     conf: String,
-    /// By the machine's name; true where NHC passes.
+    /// By the machine's name; true if NHC passes.
     verdicts: BTreeMap<&'static str, bool>,
 }
 
@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// On standard error, which the harness does not capture this way.
+/// Writes to standard error, which the harness does not capture this way.
 #[expect(clippy::disallowed_methods, reason = "a skipped test is shown where output is captured, too")]
 fn say(text: &str) {
     std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
@@ -64,7 +64,7 @@ fn import(dir: &Path, conf: &str) -> PathBuf {
     new
 }
 
-/// Takes the place of NHC: whether it is given what it should be, and then the recorded verdict.
+/// Stands in for NHC: checks its arguments, then returns the recorded verdict.
 const STAND_IN: &str = r#"#!/bin/bash
 NAME=nhc SYSCONFIGDIR=/nowhere
 for argument; do eval "$argument"; done
@@ -77,7 +77,7 @@ exit 7
 "#;
 
 #[test]
-fn recorded_verdicts_come_through_the_import() {
+fn the_import_keeps_recorded_verdicts() {
     let cases = cases();
     let both =
         |case: &&Case| case.verdicts.values().any(|pass| *pass) && case.verdicts.values().any(|pass| !pass);
@@ -96,7 +96,7 @@ fn recorded_verdicts_come_through_the_import() {
     });
 }
 
-/// Imports a configuration, and compares what becomes of each of its recorded verdicts.
+/// Imports a configuration and compares each of its recorded verdicts.
 fn play(case: &Case, machines: &BTreeMap<String, machine::Files>, path: &str) {
     let dir = tempfile::tempdir().unwrap();
     let script = import(dir.path(), &case.conf).join("checks.d/nhc.sh");
@@ -123,7 +123,7 @@ fn play(case: &Case, machines: &BTreeMap<String, machine::Files>, path: &str) {
     }
 }
 
-/// What railgate says of the imported configuration: whether NHC passes, as far as it can tell.
+/// Verdict of railgate with the imported configuration: whether NHC passes; `None` if unknown.
 fn railgate_passes(machine: &Machine, new: &Path) -> Option<bool> {
     let config = new.join("railgate.toml");
     let done = machine.run(
@@ -142,7 +142,7 @@ fn railgate_passes(machine: &Machine, new: &Path) -> Option<bool> {
     }
 }
 
-/// A checkout of NHC, where there is one and it can be run.
+/// A checkout of NHC, if there is one and it can run here.
 fn checkout() -> Option<PathBuf> {
     let checkout = std::env::var_os("RAILGATE_NHC").map(PathBuf::from);
     let skipped = match checkout {
@@ -154,9 +154,9 @@ fn checkout() -> Option<PathBuf> {
     None
 }
 
-/// NHC's own settings count, but for those that say who marks nodes and where results go.
+/// NHC's own settings apply, except for those about marking nodes and result files.
 #[test]
-fn the_settings_of_nhc_stay_and_it_marks_no_node() {
+fn settings_of_nhc_apply_but_it_marks_no_node() {
     let Some(checkout) = checkout() else { return };
     let place = tempfile::tempdir().unwrap();
     let machine = Machine::start(&place.path().join("machine"), &machines()["settings"], &checkout);
@@ -177,7 +177,7 @@ fn the_settings_of_nhc_stay_and_it_marks_no_node() {
         let marked = machine.run(Command::new("test").args(["-e", "/etc/machine/marked"]));
         assert!(!marked.status.success(), "{conf}");
     }
-    // What a line starts in the background is not cut short.
+    // A background process that a line starts is not killed.
     assert!(machine.run(Command::new("test").args(["-e", "/etc/machine/restarted"])).status.success());
 }
 
@@ -195,7 +195,7 @@ fn nhc_and_railgate_agree_on_every_line() {
     let (cases, machines) = (cases(), machines());
     let place = tempfile::tempdir().unwrap();
     let (mut compared, mut wrong) = (0, Vec::new());
-    // NHC sleeps most of the time: several at once, and no machine with many lines.
+    // NHC sleeps most of the time, so several run at once, each with few lines.
     let mut jobs: Vec<(&String, &machine::Files, Vec<&Case>)> = Vec::new();
     for (name, files) in &machines {
         let own: Vec<&Case> = cases.iter().filter(|case| case.verdicts.contains_key(name.as_str())).collect();
@@ -222,7 +222,7 @@ fn nhc_and_railgate_agree_on_every_line() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// How many verdicts on one machine were compared, and those that differ.
+/// Number of verdicts compared on one machine, and those that differ.
 fn compare(place: &Path, name: &str, machine: &Machine, cases: &[&Case]) -> (usize, Vec<String>) {
     let (mut compared, mut wrong) = (0, Vec::new());
     for (index, case) in cases.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Every option and argument that takes a value, as `--help` lists them.
+//! Every option and argument with a value, as `--help` lists them.
 
 use crate::Case;
 use crate::stage::{Stage, hostile};
 
-/// The program's own name, and what stands where a command should.
+/// The program's own name, and the word in place of a command.
 pub(crate) fn of_the_program(stage: &mut Stage) {
     let text = hostile();
     for words in [vec![text.as_str()], vec!["--help"], vec!["check", "--nosuch"], vec![]] {
@@ -15,7 +15,7 @@ pub(crate) fn of_the_program(stage: &mut Stage) {
     }
 }
 
-/// Hostile text for each option and argument of this command; a file of that name has hostile content, too.
+/// Passes hostile text in each option and argument of a command; a file of that name has hostile content too.
 pub(crate) fn of(stage: &mut Stage, case: &Case) {
     let command: Vec<&str> = case.command.split(' ').collect();
     let help = stage.run(&[&command[..], &["--help"]].concat()).out;
@@ -29,7 +29,7 @@ pub(crate) fn of(stage: &mut Stage, case: &Case) {
     let mut tried = 0;
     for option in options(&help).iter().map(String::as_str) {
         tried += 1;
-        // As a value of its own and instead of what the command needs.
+        // Both as a separate value and in place of the required arguments.
         let joined = format!("{option}={text}");
         stage.run(&[&command[..], before, &[option, text.as_str()], after].concat());
         stage.run(&[&command[..], &[joined.as_str()], after].concat());
@@ -43,7 +43,7 @@ pub(crate) fn of(stage: &mut Stage, case: &Case) {
     }
 }
 
-/// `--file` of `      --file <FILE>`.
+/// Extracts `--file` from `      --file <FILE>`.
 fn options(help: &str) -> Vec<String> {
     let mut found: Vec<String> = help
         .lines()

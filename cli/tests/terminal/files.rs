@@ -1,10 +1,10 @@
-//! Files that an admin or another program wrote: configuration, NHC's, fabrics, topologies, job templates.
+//! Files written by an admin or another program: configuration, NHC, fabrics, topologies, job templates.
 
 use serde_json::{Value, json};
 
 use crate::stage::{MARK, Stage, hostile};
 
-/// A value in TOML's notation that holds the hostile text.
+/// The hostile text as a value in TOML notation.
 fn value() -> String {
     railgate_text::toml_text(&toml::Value::from(hostile()).to_string())
 }
@@ -16,7 +16,7 @@ pub(crate) fn config(stage: &mut Stage) {
     let values = shown["values"].as_object().unwrap();
     let mut taken = 0;
     for (key, default) in values {
-        // Those that may take text.
+        // Only keys that accept text.
         let one = match &default["value"] {
             Value::String(_) => toml::Value::from(hostile()),
             Value::Array(_) => toml::Value::Array(vec![hostile().into()]),
@@ -26,11 +26,11 @@ pub(crate) fn config(stage: &mut Stage) {
         let ran = stage.run(&["--config", "one.toml", "config", "show", "--origin"]);
         if ran.code == Some(0) {
             taken += 1;
-            // What is shown is a configuration, and the same one.
+            // The shown configuration is valid and equal to the input.
             let read: toml::Table = ran.out.parse().unwrap_or_default();
             let read = toml::Value::Table(read);
             let found = key.split('.').try_fold(&read, |at, key| at.get(key));
-            // A directory of checks is shown as the path that it is, beside the file.
+            // A directory of checks is shown as its path relative to the file.
             let beside = |path: &str| path.ends_with(&format!("/{}", hostile()));
             if found != Some(&one) && !found.and_then(toml::Value::as_str).is_some_and(beside) {
                 stage.problem(format!("{key}: not the same value in TOML: {}", ran.out));
@@ -63,7 +63,7 @@ pub(crate) fn config(stage: &mut Stage) {
     stage.shows(&["--config", &text, "config", "check", "--node", &text]);
     stage.shows(&["config", "check", "--node", &text]);
     stage.run(&["config", "show", "--node", &text, "--format", "json"]);
-    // What tasks would get.
+    // Environment for tasks.
     stage.write("env.toml", format!("[rails]\nset.NCCL_DEBUG_FILE = {value}\n[rails.profiles.{value}]\n"));
     for format in ["env", "json", "table"] {
         stage.run(&["--config", "env.toml", "rails", "--simulate", "h100-sxm", "--format", format]);
@@ -94,13 +94,13 @@ pub(crate) fn import(stage: &mut Stage) {
     stage.write("nhc.conf", "* || check_hw_ib 200\n");
 }
 
-/// All ways to show a fabric.
+/// All output formats of `fabric`.
 const SHOW: [&str; 5] = ["table", "json", "topology-tree", "topology-block", "topology-yaml"];
 
 pub(crate) fn fabric(stage: &mut Stage) {
     let text = hostile();
     let flat = text.replace('\n', " ");
-    // A node or a switch sets its own name, with quotes and line breaks if it likes.
+    // A node or a switch sets its own name, which may contain quotes and line breaks.
     for (node, switch) in [
         ("gn1 mlx5_0".to_owned(), flat.clone()),
         (flat.clone(), "leaf".to_owned()),
@@ -192,7 +192,7 @@ pub(crate) fn topology(stage: &mut Stage) {
 pub(crate) fn templates(stage: &mut Stage) {
     let text = hostile();
     let flat = text.replace('\n', " ");
-    // A name is shown; a script with such characters is refused, since one that is shown changed would run changed.
+    // A name is shown escaped; a script with such characters is refused, since it would differ from what is shown.
     stage
         .write(format!("etc/sbatch-templates/{text}.sbatch"), "#!/bin/bash\n# What for\n#SBATCH --nodes=2\n");
     stage.shows_both(&["template", "list"], true);

@@ -1,8 +1,9 @@
-//! What Slurm starts beside jobs prints its log and nothing else: variables of the job, arguments, answers of Slurm.
+//! Programs that Slurm starts for jobs print only their log: tested with hostile variables, arguments and Slurm
+//! output.
 
 use crate::stage::{MARK, Stage, hostile};
 
-/// What slurmd and slurmctld set, all of it right.
+/// Variables that slurmd and slurmctld set, all valid.
 const RIGHT: [(&str, &str); 15] = [
     ("SLURMD_NODENAME", "gn1"),
     ("SLURM_CLUSTER_NAME", "alpha"),
@@ -21,7 +22,7 @@ const RIGHT: [(&str, &str); 15] = [
     ("SLURM_CONF", "/etc/slurm/slurm.conf"),
 ];
 
-/// What is set for some jobs alone.
+/// Variables that are set for some jobs only.
 const MORE: [&str; 11] = [
     "CUDA_VISIBLE_DEVICES",
     "SLURM_ARRAY_JOB_ID",
@@ -36,7 +37,7 @@ const MORE: [&str; 11] = [
     "SPANK_RAILGATE_REQUEUE",
 ];
 
-/// Runs one of them for a job of which one variable after the other is hostile. How many runs showed it.
+/// Runs one of the programs with one hostile variable at a time. Returns how many runs showed the text.
 pub(crate) fn run(program: &'static str, arguments: &[&str]) -> usize {
     let text = hostile();
     let Some(mut stage) = Stage::new(program) else { return usize::MAX };
@@ -68,7 +69,7 @@ pub(crate) fn run(program: &'static str, arguments: &[&str]) -> usize {
     for odd in [&[text.as_str()][..], &["--help"], &["7", &text], &[&text, "7"], &["7", "0"]] {
         once(&mut stage, odd);
     }
-    // A key that is quoted, a value that is, and a file that is no TOML.
+    // A quoted key, a quoted value, and a file that is not TOML.
     let escaped: String = text.chars().map(|c| format!("\\U{:08x}", u32::from(c))).collect();
     for bad in [format!("\"{MARK}{escaped}\" = 1\n"), format!("[gate]\nmode = \"{escaped}\"\n"), text] {
         stage.write("etc/railgate.toml", bad);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, hostile, places, spoiled};
 
-/// A node's part of the report of a job on whose node a GPU was lost.
+/// A node report of a job that lost a GPU.
 fn part() -> Value {
     let (profile, faults) = parse("h100-sxm:gpu-lost@3", &[]).unwrap();
     let (before, after) = (simulated(&profile, &[]), simulated(&profile, &faults));
@@ -43,7 +43,7 @@ fn part() -> Value {
     let rails = railgate_rails::RailsConfig::default();
     part.settings = railgate_rails::environment(part.rail_map.as_ref().unwrap(), &before, &rails, &shape);
     let mut value = serde_json::to_value(&part).unwrap();
-    // What the job's own programs and libraries write.
+    // Text that the job's own programs and libraries write.
     let own = json!({
         "application": {
             "ranks": [{ "file": "rank0", "rank": 0, "steps": 9, "model": { "name": "a model", "dtype": "bf16" } }],
@@ -64,7 +64,7 @@ fn part() -> Value {
         "acts": [{ "what": "drained", "time": after.taken, "by": "epilog", "detail": "a reason" }],
         "tasks": { "looks": 1, "problems": ["a look that failed"] },
     });
-    // Each where it is one of the report's: a field that is renamed must not be tried for nothing.
+    // Each at its place in the report: renaming a field must not silently disable its test.
     for (name, field) in own.as_object().unwrap() {
         value[name] = field.clone();
         serde_json::from_value::<NodeReport>(value.clone()).unwrap_or_else(|why| panic!("{name}: {why}"));
@@ -72,7 +72,7 @@ fn part() -> Value {
     value
 }
 
-/// Every way to show a report.
+/// Every output format of a report.
 const SHOW: [&[&str]; 9] = [
     &["--full"],
     &["--brief"],
@@ -85,10 +85,10 @@ const SHOW: [&[&str]; 9] = [
     &["--format", "html", "--samples", "n1"],
 ];
 
-/// What Slurm's lists say of jobs whose numbers are not given.
+/// Slurm's lists of jobs, for requests without a job id.
 fn which(stage: &mut Stage) {
     let text = hostile();
-    // The fields have a mark between them that the program is given.
+    // The fields are separated by a mark that is passed to the program.
     let list = |name: &str| {
         format!(
             "for word; do case $word in %A*) mark=${{word#%A}}; mark=${{mark%%%i*}};; --delimiter=*) mark=${{word#*=}};; esac; done\n\
@@ -118,7 +118,7 @@ pub(crate) fn report(stage: &mut Stage) {
         let one = spoiled(&all, &place);
         stage.write("reports/alpha/7/0/n1.json", serde_json::to_vec(&one).unwrap());
         let ran = stage.run(&[&report[..], &["--full"]].concat());
-        // One that is no part any more is a problem of the report.
+        // A file that is no longer a valid report is listed as a problem.
         if ran.code == Some(0) && !ran.out.contains("not a node report") {
             (all, kept) = (one, kept + 1);
         }
@@ -133,7 +133,7 @@ pub(crate) fn report(stage: &mut Stage) {
         stage.run(&[&report[..], words].concat());
     }
     stage.run(&["report", "--rules"]);
-    // What Slurm says of the job, files that are none, and names in the directory.
+    // Slurm's output about the job, files that are no reports, and file names in the directory.
     stage.program("scontrol", &format!("cat <<'END'\nJobId=7 JobName={text} UserId=root(0) JobState=RUNNING Reason={text} Requeue=1 Restarts=0 BatchFlag=1 SubmitTime=2026-01-01T00:00:00 StartTime=2026-01-01T00:00:00 EndTime=2027-01-01T00:00:00 NodeList={text} StdOut={text}\nEND"));
     stage.write("reports/alpha/7/0/n2.json", &text);
     stage.write("reports/alpha/7/0/n3.json", format!("{{\"{}\": 1}}", text.escape_default()));

@@ -1,4 +1,4 @@
-//! What a machine says: snapshots, sysfs, /proc, the kernel's log, profiles, the site's own checks.
+//! Data of a machine: snapshots, sysfs, /proc, the kernel log, profiles, the site's own checks.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::stage::{MARK, Stage, hostile, places, spoiled};
 
-/// The commands that take a snapshot.
+/// The commands that read a snapshot.
 const OF_A_SNAPSHOT: [&[&str]; 9] = [
     &["check"],
     &["check", "--format", "json"],
@@ -20,7 +20,7 @@ const OF_A_SNAPSHOT: [&[&str]; 9] = [
     &["rma", "gn1", "--format", "json"],
 ];
 
-/// Every text of a snapshot, one after the other, each kept where the file is still a snapshot.
+/// Makes every text of a snapshot hostile, one at a time, and keeps those with which the file is still valid.
 pub(crate) fn snapshots(stage: &mut Stage) {
     let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/snapshots/h200-x4-vm-full.json");
     stage.write("real.json", std::fs::read(real).unwrap());
@@ -66,7 +66,7 @@ pub(crate) fn snapshots(stage: &mut Stage) {
     }
 }
 
-/// Names of fields: one more in each that is no variant.
+/// Hostile field names: one extra field in each object.
 fn keys(stage: &mut Stage) {
     fn more(value: &mut Value) {
         match value {
@@ -93,7 +93,7 @@ fn keys(stage: &mut Stage) {
     stage.run(&["check", "--snapshot", "one.json"]);
 }
 
-/// The node's name begins the first line; faults and checks are words of the command line and of files.
+/// The node's name begins the first line; faults and checks come from the command line and from files.
 pub(crate) fn check(stage: &mut Stage) {
     let text = hostile();
     let mut named = stage.run(&["snapshot", "--simulate", "h100-sxm:gpu-lost@3"]).json();
@@ -102,7 +102,7 @@ pub(crate) fn check(stage: &mut Stage) {
     stage.shows_both(&["check", "--snapshot", "named.json"], true);
     stage.shows_both(&["check", "--simulate", &format!("h100-sxm:{text}")], false);
     stage.shows_both(&["check", "--simulate", &text], false);
-    // The site's own checks: names that are no id, and what they print.
+    // The site's own checks: file names that are no id, and their output.
     stage.write(format!("checks.d/{text}"), "");
     stage.write("checks.d/said", format!("#!/bin/sh\ncat <<'END'\n{text}\nEND\ncat \"$0\" >&2\nexit 2\n"));
     stage.write(
@@ -116,7 +116,7 @@ pub(crate) fn check(stage: &mut Stage) {
         std::fs::set_permissions(stage.path(format!("checks.d/{name}")), PermissionsExt::from_mode(0o755))
             .unwrap();
     }
-    // Trusted where root alone can change it and all above it.
+    // A file is trusted if only root can change it and its parent directories.
     let config = std::fs::read_to_string(stage.path("railgate.toml")).unwrap();
     stage.write(
         "railgate.toml",
@@ -131,7 +131,7 @@ pub(crate) fn check(stage: &mut Stage) {
     stage.run(&["check", "--format", "json"]);
 }
 
-/// Names of devices, their attributes, the kernel's log and processes, read from the machine's own trees.
+/// Names of devices, their attributes, the kernel log and processes, read from the machine.
 pub(crate) fn live(stage: &mut Stage) {
     let text = hostile();
     let hca = format!("sys/class/infiniband/{text}");

@@ -1,8 +1,8 @@
-//! No byte that others wrote reaches a terminal raw: hostile text goes through every argument, file, answer, name and
-//! variable that a command of `railgate` reads, and none of it may act on a terminal or begin a line of the output.
+//! Foreign bytes never reach a terminal unescaped: hostile text goes through every argument, file, answer, name and
+//! variable that a command of `railgate` reads. None of it may act on a terminal or start a line of output.
 //!
-//! The hooks and the sampler, which print their log alone, have tests of the same kind in their own packages (`hooks.rs`
-//! here). The cluster's hostile cases read the logs, drain reasons and reports of a real run.
+//! The hooks and the sampler, which print only their log, have similar tests in their own packages (`hooks.rs` here).
+//! The cluster's hostile cases check the logs, drain reasons and reports of a real run.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
 
@@ -19,7 +19,7 @@ use stage::Stage;
 
 const RAILGATE: &str = env!("CARGO_BIN_EXE_railgate");
 
-/// A command of `railgate` that does something, what it must be given, and hostile input for what it reads.
+/// A command of `railgate`, its required arguments, and hostile input for everything that it reads.
 struct Case {
     command: &'static str,
     needs: &'static [&'static str],
@@ -30,7 +30,7 @@ const fn case(command: &'static str, needs: &'static [&'static str], inputs: fn(
     Case { command, needs, inputs }
 }
 
-/// Every one of them: a new command without its row fails [`every_command_has_a_case`].
+/// All commands: a new command without a row fails [`every_command_has_a_case`].
 const CASES: &[Case] = &[
     case("calibrate", &["--", "/bin/false"], jobs::calibrate),
     case("check", &["--simulate", "h100-sxm"], machines::check),
@@ -60,7 +60,7 @@ const CASES: &[Case] = &[
 
 fn nothing_but_arguments(_: &mut Stage) {}
 
-/// As clap lists them: there is a man page for each that is not hidden.
+/// All commands of clap: each one that is not hidden has a man page.
 fn commands(stage: &mut Stage) -> BTreeSet<String> {
     stage.run(&["generate", "made"]);
     let names: Vec<String> = std::fs::read_dir(stage.path("made/man1"))
@@ -82,7 +82,7 @@ fn every_command_has_a_case() {
 }
 
 #[test]
-fn no_argument_reaches_a_terminal_raw() {
+fn no_argument_reaches_the_terminal_unescaped() {
     let Some(mut stage) = Stage::new(RAILGATE) else { return };
     arguments::of_the_program(&mut stage);
     for case in CASES {
@@ -91,7 +91,7 @@ fn no_argument_reaches_a_terminal_raw() {
     stage.end();
 }
 
-/// What the commands in `CASES` read, in tests of their own, so that they share the time.
+/// One test for each input of `CASES`, so that they run in parallel.
 macro_rules! inputs {
     ($($name:ident: $inputs:expr;)+) => {
         $(#[test]
@@ -102,7 +102,7 @@ macro_rules! inputs {
         })+
 
         #[test]
-        fn every_input_is_tried() {
+        fn every_input_has_a_test() {
             let tried: &[fn(&mut Stage)] = &[$($inputs),+];
             for case in CASES {
                 let of_case = case.inputs as usize;

@@ -1,4 +1,4 @@
-//! Runs the program in a mount namespace with directories of its own, and looks at every byte that it prints.
+//! Runs the program in a mount namespace with its own directories, and checks every byte that it prints.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -8,18 +8,18 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A line that begins so was not written by railgate.
+/// Start of a line that railgate did not write.
 pub(crate) const MARK: &str = "FORGED";
 
-/// Something of everything that a terminal acts on, or that hides or turns text, and a line that railgate did not write.
-/// Without NUL, which neither an argument nor a name can hold.
+/// Text with one character of every kind that a terminal acts on or that hides or reorders text, and a forged line.
+/// Without NUL, which neither an argument nor a name can contain.
 pub(crate) fn hostile() -> String {
     format!(
         "h\x1b[31m\x1b]0;x\x07\u{9b}31m\u{85}\u{202e}\u{2066}\u{61c}\u{200b}\u{2028}\u{2029}\u{e0041}\u{feff}\r\t\x7f\n{MARK} gpu-lost@3: x"
     )
 }
 
-/// What is in [`hostile`] and may never be printed, written down apart from the code that is tried.
+/// Whether a character of [`hostile`] must never be printed; defined independently of the code under test.
 fn is_raw(c: char) -> bool {
     (c.is_control() && c != '\n')
         || matches!(
@@ -35,7 +35,7 @@ fn is_raw(c: char) -> bool {
         )
 }
 
-/// What a run printed.
+/// Output of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -44,13 +44,13 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The value that was printed as JSON.
+    /// The output, parsed as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or(Value::Null)
     }
 }
 
-/// Directories of the machine that railgate reads and writes, each in `dir`, and what went wrong so far.
+/// Directories that replace those of the machine, all in `dir`, and the failures so far.
 pub(crate) struct Stage {
     dir: tempfile::TempDir,
     program: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct Stage {
     runs: usize,
 }
 
-/// Mounts the stage's directories over the machine's, then becomes the program. `$1` is the stage.
+/// Mounts the stage's directories over the machine's, then executes the program. `$1` is the stage.
 const ENTER: &str = "set -e; dir=$1; shift; cd \"$dir\"
 for place in /etc /run /var/lib /var/log; do mount -t tmpfs none $place; done
 mkdir /etc/railgate /var/lib/railgate /run/railgate
@@ -68,14 +68,14 @@ mount --bind etc /etc/railgate; mount --bind state /var/lib/railgate; mount --bi
 exec \"$@\"";
 
 impl Stage {
-    /// `None` where neither root nor a user may mount: the test is skipped with a line that says so.
+    /// Returns `None` if neither root nor a user may mount: the test is skipped with a message.
     pub(crate) fn new(program: &'static str) -> Option<Stage> {
         let works = |words: &&&[&str]| {
             let (program, rest) = words.split_first().unwrap();
             let tried = [rest, &["mount", "-t", "tmpfs", "none", "/run"]].concat();
             Command::new(program).args(tried).output().is_ok_and(|tried| tried.status.success())
         };
-        // With process numbers of its own: what the program leaves in the background ends with it.
+        // In its own pid namespace: background processes of the program end with it.
         let ways: [&'static [&'static str]; 2] = [
             &["unshare", "-m", "-p", "-f", "--kill-child"],
             &["unshare", "-r", "-m", "-p", "-f", "--kill-child"],
@@ -85,7 +85,7 @@ impl Stage {
             return None;
         };
         let dir = tempfile::tempdir().unwrap();
-        // tempfile makes it for its owner alone, and railgate reads as others, too.
+        // tempfile creates it with mode 0700, but railgate also reads as other users.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let stage = Stage { dir, program, unshare, env: Vec::new(), problems: Vec::new(), runs: 0 };
         for made in ["etc", "state", "run", "bin", "reports", "sys", "proc"] {
@@ -106,26 +106,26 @@ impl Stage {
         self.dir.path().join(name)
     }
 
-    /// Writes a file below the stage, and the directories that it needs.
+    /// Writes a file below the stage, and creates its directories.
     pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
-    /// Writes a program of shell into `bin`.
+    /// Writes a shell script into `bin`.
     pub(crate) fn program(&self, name: &str, script: &str) {
         self.write(format!("bin/{name}"), format!("#!/bin/sh\n{script}\n"));
         let path = self.path(format!("bin/{name}"));
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     }
 
-    /// A variable for the runs that follow.
+    /// Sets a variable for later runs.
     pub(crate) fn env(&mut self, name: &str, value: impl AsRef<OsStr>) {
         self.env.push((name.into(), value.as_ref().to_owned()));
     }
 
-    /// Takes a variable back.
+    /// Removes a variable.
     pub(crate) fn unset(&mut self, name: &str) {
         self.env.retain(|(known, _)| known != name);
     }
@@ -140,7 +140,7 @@ impl Stage {
         self.run_bare(None, &all)
     }
 
-    /// Runs the program, perhaps under another name, and looks at what it prints.
+    /// Runs the program, optionally under another name, and checks its output.
     pub(crate) fn run_bare<S: AsRef<OsStr>>(&mut self, name: Option<&str>, words: &[S]) -> Ran {
         let program = self.program;
         let (unshare, rest) = self.unshare.split_first().unwrap();
@@ -182,7 +182,7 @@ impl Stage {
         ran
     }
 
-    /// Runs the program and holds that the hostile text is in what it prints: an input that is not read proves nothing.
+    /// Runs the program and requires that the hostile text is in the output: otherwise the input was not read.
     pub(crate) fn shows<S: AsRef<OsStr>>(&mut self, words: &[S]) -> Ran {
         let ran = self.run(words);
         if !ran.out.contains(MARK) && !ran.err.contains(MARK) {
@@ -192,7 +192,7 @@ impl Stage {
         ran
     }
 
-    /// As [`Stage::shows`], as a table and as JSON. The value has to be in the JSON unchanged where `whole`.
+    /// As [`Stage::shows`], as a table and as JSON. If `whole`, the JSON must contain the value unchanged.
     pub(crate) fn shows_both(&mut self, words: &[&str], whole: bool) {
         self.shows(words);
         let ran = self.shows(&[words, &["--format", "json"]].concat());
@@ -211,7 +211,7 @@ impl Stage {
     }
 }
 
-/// Every text in a value, keys too.
+/// All texts in a value, including keys.
 fn texts(value: &Value) -> Vec<&str> {
     match value {
         Value::String(text) => vec![text],
@@ -223,7 +223,7 @@ fn texts(value: &Value) -> Vec<&str> {
     }
 }
 
-/// Every place of a value that holds text, with `*` for an index, as often as it has another name.
+/// All paths to text in a value, with `*` for an index, each once.
 pub(crate) fn places(value: &Value) -> Vec<String> {
     fn walk(value: &Value, at: &str, into: &mut Vec<String>) {
         match value {
@@ -240,7 +240,7 @@ pub(crate) fn places(value: &Value) -> Vec<String> {
     all
 }
 
-/// The value with hostile text behind what stands at this place, at every index.
+/// The value with hostile text appended at this path, at every index.
 pub(crate) fn spoiled(value: &Value, place: &str) -> Value {
     let Some((head, rest)) = place.strip_prefix('/').map(|rest| rest.split_once('/').unwrap_or((rest, "")))
     else {

@@ -1,8 +1,8 @@
-//! What Slurm answers, and what railgate keeps on the node and on the controller: findings, ledger, pause.
+//! Slurm's output, and the state of railgate on the node and on the controller: findings, ledger, pause.
 
 use crate::stage::{Stage, hostile};
 
-/// Answers of every command of Slurm's that is asked, all hostile.
+/// Hostile output of every Slurm command that is used.
 fn slurm(stage: &Stage) {
     let text = hostile();
     let flat = text.replace('\n', " ");
@@ -43,14 +43,14 @@ fn slurm(stage: &Stage) {
     }
 }
 
-/// Every command of Slurm's fails, with hostile words.
+/// Every Slurm command fails with a hostile message.
 fn refusing(stage: &Stage) {
     for program in ["scontrol", "sinfo", "squeue", "sacct", "sacctmgr"] {
         stage.program(program, &format!("cat <<'END' >&2\n{}\nEND\nexit 1", hostile()));
     }
 }
 
-/// Findings of this node, the controller's ledger.
+/// Finding history of this node, and the controller's ledger.
 fn remembered(stage: &Stage) {
     let text = hostile();
     let finding = serde_json::json!({

@@ -1,4 +1,4 @@
-//! slurm.conf as it stands in the file, against what slurmctld has.
+//! Compares slurm.conf with the settings that slurmctld has read.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::super::facts::Facts;
 use super::super::slurm_file::Doubled;
 use super::{Found, conf};
 
-/// What doctor judges, as slurm.conf names it.
+/// Keys that doctor checks, as spelled in slurm.conf.
 const JUDGED: &[&str] = &[
     "PrologFlags",
     "SchedulerParameters",
@@ -21,7 +21,7 @@ const JUDGED: &[&str] = &[
     "HealthCheckInterval",
 ];
 
-/// Words whose order and case do not matter; `180 sec` is `180`.
+/// The words of a value; their order and case do not matter, and `180 sec` equals `180`.
 pub(super) fn normal(value: &str) -> BTreeSet<String> {
     value.trim_end_matches(" sec").split(',').map(|word| word.trim().to_ascii_lowercase()).collect()
 }
@@ -31,7 +31,7 @@ pub(super) fn read(facts: &Facts, found: &mut Found) {
     for key in JUDGED {
         let Some(line) = file.last(key) else { continue };
         let running = conf.get(key);
-        // What another prints as a list of several lines is not compared.
+        // A key with several lines is printed as a list and is not compared.
         let several = facts.repeatable(key) && file.all(key).len() > 1;
         if several || running.is_some_and(|running| normal(running) == normal(&line.value)) {
             continue;
@@ -55,8 +55,8 @@ pub(super) fn doubles(facts: &Facts, found: &mut Found) {
     }
 }
 
-/// A program of the site's in an earlier line is not lost where the last line starts it too, as a link in a directory or from a
-/// script. A machine that is no node may not have these files, and cannot tell.
+/// Whether a program of an earlier line still runs because the last line starts it too, through a link in a directory
+/// or a script. A machine that is no node may lack these files, so the answer is then unknown.
 fn still_run(facts: &Facts, key: &str, lost: &str) -> bool {
     let hooks = [
         ("Prolog", &facts.prolog),

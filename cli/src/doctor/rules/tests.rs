@@ -4,7 +4,7 @@ use super::super::testing::{MISTAKES, right};
 use super::*;
 
 #[test]
-fn a_right_installation_has_nothing_wrong() {
+fn a_correct_installation_has_no_findings() {
     for roles in [(true, false), (false, true), (false, false), (true, true)] {
         let mut facts = right();
         facts.roles = Roles { compute: roles.0, controller: roles.1 };
@@ -13,7 +13,7 @@ fn a_right_installation_has_nothing_wrong() {
 }
 
 #[test]
-fn every_planted_mistake_is_found_by_its_rule_alone() {
+fn every_planted_mistake_is_found_by_exactly_its_rule() {
     assert!(MISTAKES.len() >= 20);
     for (rule, words, plant) in MISTAKES {
         let mut facts = right();
@@ -30,7 +30,7 @@ fn every_planted_mistake_is_found_by_its_rule_alone() {
 }
 
 #[test]
-fn what_cannot_be_told_is_said_once() {
+fn a_missing_answer_of_slurm_is_reported_once() {
     let mut facts = right();
     facts.slurm = Err("no answer".to_owned());
     let findings = judge(&facts);
@@ -42,7 +42,7 @@ fn what_cannot_be_told_is_said_once() {
 }
 
 #[test]
-fn a_program_of_the_site_that_the_last_line_also_starts_is_not_lost() {
+fn a_program_that_the_last_line_also_starts_is_not_reported() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name).display().to_string();
     let (site, health) = (at("site-prolog"), at("site-health"));
@@ -70,7 +70,7 @@ fn a_program_of_the_site_that_the_last_line_also_starts_is_not_lost() {
     };
     let told = lost(&facts);
     assert!(told.len() == 1 && told[0].contains("site-prolog is lost"), "{told:?}");
-    // A machine that is no node may not have the directory.
+    // A machine that is not a node may not have the directory.
     facts.roles = Roles { compute: false, controller: true };
     assert_eq!(lost(&facts), [""; 0]);
 
