@@ -8,16 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NoteDir, unmount_user};
 
-/// Root's alone.
+/// Readable by root only.
 const PRIVATE_FILE: u32 = 0o600;
-/// Under construction, root's alone.
+/// Under construction, accessible to root only.
 const PRIVATE_DIR: u32 = 0o700;
-/// A job reaches what is its own below, by name; others find nothing there that they may open.
+/// Other users can reach paths below by name, but cannot list the directory; only the job's own files are open to the
+/// job.
 const PASSAGE: u32 = 0o711;
-/// What tasks read in the run's directory itself where an earlier version made it.
+/// Files for tasks that an earlier version wrote to the run's directory itself.
 const TASKS_READ: [&str; 2] = ["nccl.env", "topology.xml"];
 
-/// `/run/railgate`, or the place that root-owned configuration names instead.
+/// `/run/railgate`, or the directory in the configuration, which must belong to root.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
@@ -32,34 +33,34 @@ pub struct RunDir(PathBuf);
 /// Why there is no run directory.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRun {
-    /// The prolog left none: railgate was off, or came later than the job.
+    /// The prolog wrote none: railgate was disabled, or was installed after the job started.
     #[error("no run of job {0} on this node")]
     Absent(u32),
-    /// It is there and cannot be read.
+    /// It exists and cannot be read.
     #[error("{path}: {source}")]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: io::Error,
     },
 }
 
-/// `run.json`: what the prolog knew about the run. Prolog, sampler, plugin and epilog of one run agree on
-/// attempt and start by reading them here, never from their own environment.
+/// `run.json`: the prolog's data about the run. Prolog, sampler, plugin and epilog all read attempt and start from
+/// here, never from their own environment, and so agree on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// Layout of this file.
+    /// Version of the file format.
     pub schema: u32,
     /// Job id.
     pub job: u32,
-    /// `SLURM_JOB_RESTART_COUNT` as the prolog saw it.
+    /// `SLURM_JOB_RESTART_COUNT` in the prolog.
     pub attempt: u32,
     /// When the prolog began, Unix seconds.
     pub start: u64,
-    /// Boot in which it ran.
+    /// Boot id at the prolog.
     pub boot_id: String,
-    /// The kernel log's last sequence number at the prolog.
+    /// Last sequence number of the kernel log at the prolog.
     pub kernel_seq: Option<u64>,
     /// `--railgate-profile` after policy, if any.
     pub profile: Option<String>,
@@ -70,7 +71,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run of which no more is known, and for which nobody asked for anything.
+    /// A run with default options and without readings.
     pub fn new(job: u32, attempt: u32, start: u64) -> Self {
         Run {
             schema: 1,
@@ -87,7 +88,7 @@ impl Run {
 }
 
 impl Root {
-    /// The place that configuration names.
+    /// Uses the given directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Root(path.into())
     }
@@ -97,8 +98,8 @@ impl Root {
         &self.0
     }
 
-    /// The jobs that have a directory here, each with the start of its newest run, Unix seconds. One that nobody made
-    /// a run in counts from the beginning of time; what is not a job's is left out.
+    /// Jobs that have a directory here, each with the start of its newest run, Unix seconds; 0 for a job without a
+    /// run. Other entries are left out.
     pub fn jobs(&self) -> Vec<(u32, u64)> {
         let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
         let name = |entry: &fs::DirEntry| entry.file_name().into_string().ok();
@@ -113,11 +114,11 @@ impl Root {
         jobs
     }
 
-    /// Closes to other users what an earlier version left open: of every run the files that only root reads, and the
+    /// Restricts permissions that an earlier version left open: files of all runs that only root reads, and the
     /// listings of the directories.
     ///
     /// # Errors
-    /// The first that the file system gave; the rest is done all the same. An absent directory is no error.
+    /// The first error of the file system; the remaining paths are still restricted. A missing directory is no error.
     pub fn close(&self) -> io::Result<()> {
         let mut done = Ok(());
         let mut set =
@@ -130,7 +131,7 @@ impl Root {
         let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
         let jobs = self.0.join("jobs");
         set(&jobs, PASSAGE);
-        // Root's directories, in which no other user can change a name.
+        // Directories of root, in which no other user can rename an entry.
         for job in entries(&jobs).filter(is_dir).filter(is_open) {
             for run in entries(&job.path()).filter(is_dir) {
                 for file in entries(&run.path()).filter(is_open) {
@@ -141,13 +142,13 @@ impl Root {
                 }
                 set(&run.path(), PASSAGE);
             }
-            // Last: an open one is looked at again.
+            // Last, since an open directory is processed again after an interruption.
             set(&job.path(), PASSAGE);
         }
         done
     }
 
-    /// `jobs/<jobid>`, whether or not it exists.
+    /// `jobs/<jobid>`, which need not exist.
     pub fn job(&self, job: u32) -> JobDir {
         JobDir(self.0.join("jobs").join(job.to_string()))
     }
@@ -159,14 +160,14 @@ impl JobDir {
         &self.0
     }
 
-    /// The run that is on the node now.
+    /// The run that is current on this node.
     ///
     /// # Errors
-    /// [`NoRun::Absent`] if the prolog left none, [`NoRun::Unreadable`] if the link cannot be read.
+    /// [`NoRun::Absent`] if the prolog wrote none, [`NoRun::Unreadable`] if the link cannot be read.
     pub fn current(&self, job: u32) -> Result<RunDir, NoRun> {
         let link = self.0.join("current");
         match fs::read_link(&link) {
-            // A name, not a path: whatever else stands there is not ours.
+            // railgate's link contains a single name; any other target is not followed.
             Ok(name) if name.components().count() == 1 => Ok(RunDir(self.0.join(name))),
             Ok(_) => Err(NoRun::Absent(job)),
             Err(why) if why.kind() == io::ErrorKind::NotFound => Err(NoRun::Absent(job)),
@@ -174,8 +175,8 @@ impl JobDir {
         }
     }
 
-    /// Makes the run's directory and writes `run.json`. It becomes `current` and can be reached by the job only by
-    /// [`RunDir::publish`]: until then no user can interfere with what root does there.
+    /// Creates the run's directory and writes `run.json`. It becomes `current`, and accessible to the job, only by
+    /// [`RunDir::publish`]: until then no user can interfere with root's writes there.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -193,11 +194,11 @@ impl JobDir {
         Ok(dir)
     }
 
-    /// Removes the job's directory with all its runs and what is mounted on their `user/`, also of an earlier run
-    /// that no epilog came after.
+    /// Removes the job's directory with all its runs and all mounts on their `user/`, including earlier runs whose
+    /// epilog did not run.
     ///
     /// # Errors
-    /// Whatever the system gave; an absent directory is no error.
+    /// The first error; a missing directory is no error.
     pub fn remove(&self) -> io::Result<()> {
         for run in fs::read_dir(&self.0).into_iter().flatten() {
             let run = run?;
@@ -218,17 +219,17 @@ impl RunDir {
         &self.0
     }
 
-    /// A file in it.
+    /// Path of a file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Where the job itself may write.
+    /// `user/`, where the job itself may write.
     pub fn user(&self) -> PathBuf {
         self.file("user")
     }
 
-    /// Makes this the job's `current` run, and lets the job in.
+    /// Makes this the job's `current` run, and opens it to the job.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -246,7 +247,7 @@ impl RunDir {
         fs::rename(&fresh, parent.join("current"))
     }
 
-    /// Writes a file that only root reads, whole: to a temporary name, then renamed.
+    /// Writes a file for root atomically: to a temporary name, then renamed.
     ///
     /// # Errors
     /// The file system returned an error.
@@ -254,8 +255,9 @@ impl RunDir {
         write_whole(&self.file(name), content, PRIVATE_FILE)
     }
 
-    /// Writes a file for the job's tasks, which reach it by its name in the run's directory. It lies in `user/`, as
-    /// `.name`, which only the job's user can open; root does not read it back, as that user can replace it.
+    /// Writes a file for the job's tasks, which open it by its name in the run's directory. The content is in
+    /// `user/`, as `.name`, which only the job's user can open. Root does not read it back, as that user can replace
+    /// it.
     ///
     /// # Errors
     /// `user/` does not exist, the run is already published, or the file system returned an error.
@@ -292,7 +294,7 @@ impl RunDir {
     /// Reads a JSON value that root wrote.
     ///
     /// # Errors
-    /// As [`RunDir::read`]; content of another form is `InvalidData`.
+    /// As [`RunDir::read`]; `InvalidData` if the content is not valid JSON of this type.
     pub fn read_json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> io::Result<T> {
         Ok(serde_json::from_slice(&self.read(name)?)?)
     }
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn others_pass_through_by_name_and_read_nothing_of_roots() {
+    fn other_users_reach_paths_by_name_and_read_no_root_file() {
         let place = tempfile::tempdir().unwrap();
         let job = Root::new(place.path()).job(7);
         let dir = job.create(&run(0)).unwrap();
@@ -340,12 +342,12 @@ mod tests {
             assert_eq!(mode(&path), 0o711, "{}", path.display());
         }
         assert_eq!(mode(&dir.file("run.json")), 0o600);
-        // A second prolog of the same second closes it again.
+        // A second prolog in the same second closes it again.
         assert_eq!(mode(job.create(&run(0)).unwrap().path()), 0o700);
     }
 
     #[test]
-    fn what_an_earlier_version_left_open_is_closed() {
+    fn permissions_of_an_earlier_version_are_restricted() {
         let place = tempfile::tempdir().unwrap();
         let root = Root::new(place.path());
         root.close().unwrap();
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_run_is_the_current_one() {
+    fn the_published_run_is_current() {
         let place = tempfile::tempdir().unwrap();
         let root = Root::new(place.path());
         assert!(matches!(root.job(7).current(7), Err(NoRun::Absent(7))));
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_current_that_leads_elsewhere_is_no_run() {
+    fn a_current_link_that_leaves_the_directory_is_no_run() {
         let place = tempfile::tempdir().unwrap();
         let root = Root::new(place.path());
         fs::create_dir_all(root.job(7).path()).unwrap();

@@ -1,4 +1,4 @@
-//! The run directory: what the prolog leaves on the node for the plugin, the sampler and the epilog.
+//! The run directory: the prolog's files on the node for the plugin, the sampler and the epilog.
 //!
 //! ```text
 //! /run/railgate/                      root
@@ -17,9 +17,9 @@
 //!         env.<step>                  [`Used`]: what the step's first task here found and got
 //! ```
 //!
-//! Everything but `user/` is written by root, to a temporary name and renamed, and only root reads it (0600): it holds
-//! what the job's processes have in their environment. What tasks read lies in `user/`, where other users cannot
-//! reach it. The crate stands below the plugin, so it has few dependencies and does nothing but small files.
+//! Root writes everything except `user/` atomically, and only root can read it (0600), since it contains parts of the
+//! environment of the job's processes. Files that tasks read are in `user/`, which other users cannot reach. The
+//! SPANK plugin uses this crate, so it has few dependencies and only handles small files.
 
 mod layout;
 mod merge;

@@ -1,21 +1,22 @@
-//! What a task's environment becomes: our settings, the user's own, and what we set in an outer step.
+//! Computes a task's environment from railgate's settings, the user's own variables, and values that railgate set in
+//! an outer step.
 //!
-//! `srun` inside a batch script inherits the script's environment, so there a value that *we* set on the
-//! batch host looks as if the user had set it, while on another node the devices may have other names.
-//! Hence each value that we set is also recorded:
+//! `srun` inside a batch script inherits the script's environment. A value that *railgate* set on the batch host then
+//! looks like the user's, while devices may have other names on another node. So each value that railgate sets is
+//! also recorded:
 //!
 //! ```text
 //! NCCL_IB_HCA==mlx5_0:1,mlx5_1:1
-//! RAILGATE_SET=NCCL_IB_HCA                          every variable that railgate set
-//! RAILGATE_SET_NCCL_IB_HCA==mlx5_0:1,mlx5_1:1       what it set it to
-//! RAILGATE_KEPT=NCCL_SOCKET_IFNAME                  what the user had set and railgate left alone
+//! RAILGATE_SET=NCCL_IB_HCA                          names of all variables that railgate set
+//! RAILGATE_SET_NCCL_IB_HCA==mlx5_0:1,mlx5_1:1       the value that it set
+//! RAILGATE_KEPT=NCCL_SOCKET_IFNAME                  names of variables of the user that it did not change
 //! RAILGATE_JOB_DIR=/run/railgate/jobs/7/current     the run's directory on the node
-//! RAILGATE_NET=ib                                   what moves NCCL's data: ib, ofi, sharp, other
+//! RAILGATE_NET=ib                                   NCCL's network plugin: ib, ofi, sharp, other
 //! ```
 //!
-//! A listed variable that still holds its recorded value is ours and is computed anew on each node; one that
-//! holds anything else is the user's. So is what stands in the user's own `.nccl.conf`, which NCCL reads only
-//! where the environment has nothing.
+//! A listed variable with its recorded value is railgate's, and is computed again on each node; with any other value
+//! it is the user's. Values in the user's own `.nccl.conf`, which NCCL uses only for variables that are not set, are
+//! the user's too.
 
 use std::cell::LazyCell;
 
@@ -23,41 +24,41 @@ use railgate_model::Net;
 
 use crate::{NcclConf, TaskEnv, TaskSetting, Used, Winner};
 
-/// Names of the variables that railgate set, with commas.
+/// Names of the variables that railgate set, separated by commas.
 pub const SET: &str = "RAILGATE_SET";
-/// With the name of a variable behind it: the value that railgate gave it.
+/// Prefix of a variable's name: records the value that railgate set.
 pub const SET_PREFIX: &str = "RAILGATE_SET_";
-/// Names of the variables that the user had set and railgate left alone, with commas.
+/// Names of the variables that the user had set and railgate did not change, separated by commas.
 pub const KEPT: &str = "RAILGATE_KEPT";
 /// The run's directory on this node.
 pub const JOB_DIR: &str = "RAILGATE_JOB_DIR";
 
-/// What moves NCCL's data between nodes, [`Net`].
+/// The network plugin that transfers NCCL's data between nodes, [`Net`].
 pub const NET: &str = "RAILGATE_NET";
 
-/// The environment is the user's: longer lists than ours can be are not followed.
+/// Most names that are read from a list, which users can forge; railgate's own lists are shorter.
 const MOST_NAMES: usize = 64;
 
-/// One step on the way to the new environment, to be done in order.
+/// One change of the environment; changes are applied in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Give the variable this value, whatever it has.
+    /// Set the variable, whether or not it is set already.
     Set(String, String),
-    /// Take the variable away.
+    /// Unset the variable.
     Unset(String),
 }
 
-/// What is to be done, and what was decided.
+/// Changes, and the decision for each variable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// In this order.
+    /// In the order in which they are applied.
     pub changes: Vec<Change>,
-    /// Per variable, who won.
+    /// For each variable, whose value applies.
     pub used: Vec<Used>,
 }
 
-/// Decides about each variable. `now` is the task's environment as it stands; `job_dir` the run's directory;
-/// `conf` what NCCL's file of the user says, asked for only where it can matter.
+/// Decides about each variable. `now`: the task's current environment; `job_dir`: the run's directory; `conf`: the
+/// user's NCCL configuration file, read only if it can affect the result.
 pub fn merge(
     env: &TaskEnv,
     job_dir: &str,
@@ -83,7 +84,7 @@ pub fn merge(
         |setting: &TaskSetting| setting.nets.is_empty() || setting.nets.contains(&net.unwrap_or_default());
     for (at, setting) in env.settings.iter().enumerate() {
         let follows = setting.with.as_deref().is_none_or(|with| set.contains(&with));
-        // Of several for one variable the last that fits.
+        // Of several settings for one variable the last one that applies.
         let later = env.settings.iter().skip(at + 1).any(|other| other.name == setting.name && fits(other));
         if !fits(setting) || !follows || later {
             continue;
@@ -109,7 +110,7 @@ pub fn merge(
         if set.contains(&name.as_str()) {
             continue;
         }
-        // Computed for another node, and here it is not to be set.
+        // Computed for another node, and not to be set here.
         if ours(name) {
             merged.changes.push(Change::Unset(name.clone()));
         }
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_task_gets_everything_and_learns_what() {
+    fn a_new_task_gets_all_settings_and_their_record() {
         let mut task = Env::new();
         let used = enter(&mut task, &node(&[("NCCL_IB_HCA", "=mlx5_0:1", false), ("X", "1", true)]));
         let expected = env(&[
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_own_value_stays_even_an_empty_one() {
+    fn a_value_of_the_user_is_kept_even_if_empty() {
         for value in ["mlx5_7", ""] {
             let mut task = env(&[("NCCL_IB_HCA", value)]);
             let used = enter(&mut task, &node(&[("NCCL_IB_HCA", "=mlx5_0:1", false)]));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn force_overrules_the_user_and_says_so() {
+    fn force_overrides_the_user_and_is_recorded() {
         let mut task = env(&[("X", "mine")]);
         let used = enter(&mut task, &node(&[("X", "ours", true)]));
         assert_eq!(task["X"], "ours");
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_on_the_batch_host_is_computed_anew_on_the_next_node() {
+    fn a_value_set_on_the_batch_host_is_recomputed_on_another_node() {
         let mut task = Env::new();
         enter(&mut task, &node(&[("NCCL_IB_HCA", "=mlx5_0:1", false), ("ONLY_THERE", "1", false)]));
         enter(&mut task, &node(&[("NCCL_IB_HCA", "=ibp3s0:1", false)]));
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_script_that_changes_our_value_makes_it_the_users() {
+    fn a_value_that_the_batch_script_changes_becomes_the_users() {
         let mut task = Env::new();
         let here = node(&[("NCCL_IB_HCA", "=mlx5_0:1", false)]);
         enter(&mut task, &here);
@@ -249,13 +250,13 @@ mod tests {
             ("RAILGATE_KEPT", "NCCL_IB_HCA"),
         ]);
         assert_eq!(task, expected);
-        // And it stays so in a step within the step.
+        // It also stays the user's in a nested step.
         enter(&mut task, &here);
         assert_eq!(task, expected);
     }
 
     #[test]
-    fn a_forged_list_takes_away_nothing_but_what_it_records() {
+    fn a_forged_list_unsets_only_values_that_it_records() {
         let mut task = env(&[
             ("PATH", "/bin"),
             ("HOME", "/home/u"),
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_users_file_says_counts_as_the_users() {
+    fn values_in_the_users_nccl_conf_are_the_users() {
         let here = node(&[("NCCL_IB_HCA", "=mlx5_0:1", false), ("NCCL_IB_TC", "106", true)]);
         let mut task = Env::new();
         let used = enter_with(&mut task, &here, "NCCL_IB_HCA=mlx5_7\nNCCL_IB_TC=1\n");
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(task, expected);
         assert_eq!(used[0], Used::new(Winner::User, "NCCL_IB_HCA", b"mlx5_7"));
         assert_eq!(used[1], Used::new(Winner::Overruled, "NCCL_IB_TC", b"1"));
-        // What a node without the file gave is taken back where there is one.
+        // A value set on a node without the file is unset on a node with it.
         let mut task = Env::new();
         enter(&mut task, &here);
         enter_with(&mut task, &here, "NCCL_IB_HCA=mlx5_7\n");
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_matter_is_not_read() {
+    fn a_file_without_effect_is_not_read() {
         let unread = || -> NcclConf { panic!("read") };
         let read = |node: &TaskEnv, task: &Env| {
             let now = |name: &str| task.get(name).map(|value| value.clone().into_bytes());
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_network_plugin_keeps_what_it_owns() {
+    fn settings_of_another_network_plugin_are_not_changed() {
         let mut here = node(&[("NCCL_IB_HCA", "=mlx5_0:1", false), ("NCCL_RAS_ADDR", "localhost:1", false)]);
         here.settings[0].nets = vec![Net::Ib, Net::Sharp];
         here.net = Some(Net::Ib);
@@ -330,7 +331,7 @@ mod tests {
             all("ib"),
             "the job's own word counts for more"
         );
-        // The site's own choice is seen as well, and what another node gave is taken back.
+        // The site's own choice is used as well, and a value from another node is unset.
         here.net = Some(Net::Ib);
         let mut task = Env::new();
         enter(&mut task, &here);
@@ -340,7 +341,7 @@ mod tests {
             ..TaskSetting::default()
         });
         assert_eq!(got(&task, &here, ""), less("ofi"));
-        // Of several values the last that fits.
+        // Of several values the last one that applies.
         here.settings.pop();
         let other =
             TaskSetting { value: "=mlx5_1:1".to_owned(), nets: vec![Net::Sharp], ..here.settings[0].clone() };
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_goes_elsewhere_only_where_railgate_asked_for_it() {
+    fn the_log_file_is_set_only_where_railgate_enabled_the_log() {
         let mut here = node(&[("NCCL_DEBUG", "WARN", false), ("NCCL_DEBUG_FILE", "/run/j/user/nccl", false)]);
         here.settings[1].with = Some("NCCL_DEBUG".to_owned());
         let mut task = Env::new();

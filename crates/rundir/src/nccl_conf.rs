@@ -4,21 +4,22 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Larger files are not looked at: NCCL's have a handful of lines.
+/// Largest file that is read, bytes: typical ones have a few lines.
 const MOST_BYTES: u64 = 64 << 10;
-/// NCCL cuts names and values here.
+/// NCCL cuts names and values to this length, bytes.
 const MOST_TEXT: usize = 1023;
 
-/// One of NCCL's own configuration files: `$NCCL_CONF_FILE` or else `~/.nccl.conf`, or `/etc/nccl.conf`. NCCL puts
-/// their values into the environment where that has none, so a variable that we set would beat them.
+/// One of NCCL's own configuration files: `$NCCL_CONF_FILE` or else `~/.nccl.conf`, or `/etc/nccl.conf`. NCCL sets
+/// their values only for variables that are not in the environment, so a variable that railgate sets takes
+/// precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclConf {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl NcclConf {
-    /// As NCCL reads it: `NAME=VALUE` a line, nothing is trimmed, `#` in the first column begins a comment, and of
-    /// two lines for one variable the first counts.
+    /// Parses a file like NCCL: `NAME=VALUE` per line, nothing is trimmed, `#` in the first column begins a comment,
+    /// and the first of two lines for one variable counts.
     pub fn parse(content: &[u8]) -> Self {
         let mut values = BTreeMap::new();
         for line in content.split(|&byte| byte == b'\n') {
@@ -33,11 +34,11 @@ impl NcclConf {
         NcclConf { values }
     }
 
-    /// Reads a file with the rights of whoever calls: for a task, its user. Links are followed, as NCCL follows
-    /// them; root must not use it on what users can write.
+    /// Reads a file with the caller's rights: in a task, those of its user. Links are followed, as by NCCL, so root
+    /// must not use it on files that users can write.
     ///
     /// # Errors
-    /// Errors of the file system; `InvalidData` if it is no regular file, or larger than 64 KiB.
+    /// Errors of the file system; `InvalidData` if it is not a regular file, or larger than 64 KiB.
     pub fn read(path: &Path) -> io::Result<Self> {
         let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
         let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -56,7 +57,7 @@ impl NcclConf {
         self.values.get(name.as_bytes()).map(Vec::as_slice)
     }
 
-    /// All of them, by name.
+    /// All variables with their values, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.values.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_nccl_reads_it() {
+    fn a_file_is_parsed_as_nccl_parses_it() {
         let conf = NcclConf::parse(
             b"# NCCL_DEBUG=INFO\nNCCL_IB_HCA==mlx5_0\r\n NCCL_SPACE=1\nNCCL_DEBUG=\"WARN\" \nno value\n\nNCCL_DEBUG=INFO\nE=",
         );
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_small_file_is_an_error_and_never_waited_for() {
+    fn large_files_and_fifos_are_errors_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".nccl.conf");
         assert_eq!(NcclConf::read(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -97,7 +98,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_file_is_too_odd(content: Vec<u8>) {
+        fn arbitrary_content_does_not_panic(content: Vec<u8>) {
             let conf = NcclConf::parse(&content);
             proptest::prop_assert!(conf.iter().all(|(name, value)| name.len() <= MOST_TEXT && value.len() <= MOST_TEXT));
         }

@@ -6,9 +6,9 @@ use crate::task_env::{name_ok, value_ok};
 
 /// Values that depend on NCCL's release, for the environment plugin that NCCL itself loads: `nccl.env`.
 ///
-/// After a first line `railgate-nccl-env 1`, one line each: `default` (set only where the user has not) or
-/// `force`; the first release; the first that no longer gets it; the network plugins, with commas; and
-/// `NAME=VALUE`. A `-` stands for no bound.
+/// After a first line `railgate-nccl-env 1`, one line each: `default` (set only if the user has not) or `force`; the
+/// first release; the first release to which it no longer applies; the network plugins, separated by commas; and
+/// `NAME=VALUE`. A `-` means no restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclEnv {
     /// In any order.
@@ -22,22 +22,23 @@ pub struct ReleaseSetting {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Overrides the user's own.
+    /// Whether it replaces the user's value.
     pub force: bool,
-    /// First release: 2.28.9 is `[2, 28, 9]`.
+    /// First release to which it applies: 2.28.9 is `[2, 28, 9]`.
     pub from: Option<[u8; 3]>,
-    /// First release without it.
+    /// First release to which it no longer applies.
     pub below: Option<[u8; 3]>,
-    /// Only where one of these moves the data; empty: whatever does.
+    /// Network plugins to which it applies; empty: all.
     pub nets: Vec<Net>,
 }
 
 const HEAD: &str = "railgate-nccl-env 1";
-/// The plugin reads no more.
+/// Most settings; the plugin reads no more.
 const MOST: usize = 64;
 
 impl NcclEnv {
-    /// The file's text. What the format cannot hold is left out: the caller learns of it in the second value.
+    /// Formats the file's text. Settings that the format cannot represent are left out and returned as the second
+    /// value.
     pub fn to_text(&self) -> (String, Vec<&ReleaseSetting>) {
         let mut text = String::from(HEAD);
         text.push('\n');
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_format_cannot_hold_is_left_out() {
+    fn settings_that_the_format_cannot_represent_are_left_out() {
         let good = ReleaseSetting {
             name: "NCCL_IB_HCA".to_owned(),
             value: "=mlx5_0:1:0".to_owned(),

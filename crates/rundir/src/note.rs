@@ -8,28 +8,28 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 use railgate_fsutil::nofollow;
 
-/// A run's `user/`, found while it could be seen: a task that has entered a container still writes there.
+/// An open `user/` of a run. It stays usable for a task that has entered a container, where the path is not visible.
 #[derive(Debug)]
 pub struct NoteDir(OwnedFd);
 
 impl NoteDir {
-    /// Finds `user/` in a run's directory, without opening it for anything.
+    /// Opens `user/` in a run's directory as a path only (`O_PATH`).
     ///
     /// # Errors
-    /// It is not there, or is a link.
+    /// It does not exist, or is a link.
     pub fn find(run: &Path) -> io::Result<Self> {
         Ok(NoteDir(nofollow::place(&run.join("user"))?))
     }
 
-    /// Writes a new file, as whoever calls: the job's user, when it is a task.
+    /// Writes a new file as the calling user: in a task, the job's user.
     ///
     /// # Errors
-    /// It is there already, or the directory is full or another's.
+    /// The file exists already, or the directory is full or belongs to another user.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         self.create(name, Mode::S_IRUSR | Mode::S_IWUSR)?.write_all(content)
     }
 
-    /// Writes a file anew as root, and gives it to a user to read.
+    /// Replaces a file as root, and makes it readable for a user.
     pub(crate) fn write_for(&self, name: &str, content: &[u8], uid: u32) -> io::Result<()> {
         match unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::ENOENT) | Ok(()) => {}
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_writes_where_the_directory_was_found() {
+    fn notes_are_written_to_the_opened_directory() {
         let run = tempfile::tempdir().unwrap();
         assert!(NoteDir::find(run.path()).is_err());
         std::fs::create_dir(run.path().join("user")).unwrap();

@@ -1,17 +1,17 @@
 use std::path::Path;
 
-/// How sbatch was told to open the job's log, on its command line or by `SBATCH_OPEN_MODE`. Slurm shows it
-/// nowhere afterwards, and a job whose log would be truncated does not come back.
+/// The open mode of the job's log that sbatch was given, on its command line or by `SBATCH_OPEN_MODE`. Slurm does not
+/// show it later, and a job whose log would be truncated is not requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// A restart adds to it.
+    /// A restart appends to the log.
     Append,
-    /// A restart empties it.
+    /// A restart truncates the log.
     Truncate,
 }
 
 impl OpenMode {
-    /// As it travels.
+    /// Name in the variable that carries it.
     pub fn as_str(self) -> &'static str {
         match self {
             OpenMode::Append => "append",
@@ -28,12 +28,12 @@ impl OpenMode {
     }
 }
 
-/// Short options of sbatch that have a value, in the same word or the next.
+/// Short options of sbatch with a value, in the same word or the next.
 const SHORT_WITH_VALUE: &[u8] = b"AaBbCcDdeFGiJLMmNnopqStwx";
-/// Short ones without; `k` may have one in the same word.
+/// Short options without a value; `k` may have one in the same word.
 const SHORT_ALONE: &[u8] = b"hHIkOQsuvVW";
 
-/// Long options of sbatch that have no value, or one behind an equal sign only.
+/// Long options of sbatch without a value, or with one only after an equals sign.
 const LONG_ALONE: &[&str] = &[
     "contiguous",
     "exclusive",
@@ -62,7 +62,7 @@ const LONG_ALONE: &[&str] = &[
     "wait",
 ];
 
-/// Long ones whose value may be the next word.
+/// Long options whose value may be the next word.
 const LONG_WITH_VALUE: &[&str] = &[
     "account",
     "acctg-freq",
@@ -152,8 +152,8 @@ const LONG_WITH_VALUE: &[&str] = &[
     "wrap",
 ];
 
-/// What `/proc/self/cmdline` and `SBATCH_OPEN_MODE` say. `None` where nothing was said, this is not sbatch, or
-/// it cannot be told for certain: an option that is not known here may have taken the next word.
+/// The open mode in `/proc/self/cmdline` and `SBATCH_OPEN_MODE`. `None` if neither sets it, the program is not
+/// sbatch, or it is ambiguous: an unknown option may have taken the next word as its value.
 pub fn told_open_mode(cmdline: &[u8], variable: Option<&[u8]>) -> Option<OpenMode> {
     let mut words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|byte| *byte == 0);
     let program = std::str::from_utf8(words.next()?).ok()?;
@@ -162,7 +162,7 @@ pub fn told_open_mode(cmdline: &[u8], variable: Option<&[u8]>) -> Option<OpenMod
     }
     match of_words(words) {
         Ok(Some(mode)) => Some(mode),
-        // The command line goes first.
+        // The command line takes precedence.
         Ok(None) => OpenMode::parse(variable?),
         Err(Unclear) => None,
     }
@@ -170,7 +170,7 @@ pub fn told_open_mode(cmdline: &[u8], variable: Option<&[u8]>) -> Option<OpenMod
 
 struct Unclear;
 
-/// The last one counts; the script's name ends the options.
+/// The last occurrence counts; the script's name ends the options.
 fn of_words<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Option<OpenMode>, Unclear> {
     let mut mode = None;
     while let Some(word) = words.next() {
@@ -186,7 +186,7 @@ fn of_words<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Option<Open
             Some((name, value)) => (name, Some(value.as_bytes())),
             None => (long, None),
         };
-        // getopt takes beginnings, too; `--o` would be several.
+        // getopt also accepts unambiguous prefixes; `--o` would match several options.
         if name.len() >= 2 && "open-mode".starts_with(name) {
             let value = value.or_else(|| words.next()).ok_or(Unclear)?;
             mode = Some(OpenMode::parse(value).ok_or(Unclear)?);
@@ -199,7 +199,7 @@ fn of_words<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Option<Open
     Ok(mode)
 }
 
-/// `-vN2`, `-N2`, `-N 2`.
+/// Handles short options: `-vN2`, `-N2`, `-N 2`.
 fn short<'a>(letters: &[u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<(), Unclear> {
     for (at, letter) in letters.iter().enumerate() {
         if SHORT_WITH_VALUE.contains(letter) {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_the_variable() {
+    fn the_command_line_takes_precedence_over_the_variable() {
         let append = Some("append");
         for (words, variable, expected) in [
             (&["sbatch", "--open-mode=append", "job.sh"][..], None, append),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_something_else_says_nothing() {
+    fn words_of_other_options_and_of_the_script_are_ignored() {
         for words in [
             &["sbatch", "job.sh", "--open-mode=append"][..],
             &["sbatch", "--exclusive", "job.sh", "--open-mode=append"],
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_nobody_knows_makes_it_unclear() {
+    fn an_unknown_option_makes_the_open_mode_unclear() {
         for words in [
             &["sbatch", "--site-option", "job.sh", "--open-mode=append"][..],
             &["sbatch", "-Z", "x", "--open-mode=append", "job.sh"],
@@ -272,13 +272,13 @@ mod tests {
         ] {
             assert_eq!(told(words, Some("append")), None, "{words:?}");
         }
-        // One with its value in the same word is no riddle.
+        // An unknown option with its value in the same word is unambiguous.
         assert_eq!(told(&["sbatch", "--site-option=1", "--open-mode=append", "x"], None), Some("append"));
     }
 
     proptest::proptest! {
         #[test]
-        fn nothing_is_too_strange_to_be_read(bytes: Vec<u8>) {
+        fn arbitrary_command_lines_do_not_panic(bytes: Vec<u8>) {
             let mut cmdline = b"sbatch\0".to_vec();
             cmdline.extend(&bytes);
             told_open_mode(&cmdline, Some(&bytes));

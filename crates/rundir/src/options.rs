@@ -3,28 +3,28 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A job's `--railgate-…` options, as the submit host passes them on.
+/// A job's `--railgate-…` options, as forwarded by the submit host.
 ///
-/// Slurm carries them in the job's control environment, so scripts of slurmd and slurmctld see each name
-/// with `SPANK_` in front. Any client may send any text there: root reads it through these types alone and
-/// lets the site's policy bound what comes out.
+/// Slurm forwards them in the job's control environment, so scripts of slurmd and slurmctld see each name with the
+/// prefix `SPANK_`. Any client can send any text there: root parses it only with these types, and then applies the
+/// site's policy.
 pub const CONTROL: [&str; 4] = [CONTROL_PROFILE, CONTROL_GATE, CONTROL_REQUEUE, CONTROL_PROFILER];
-/// Holds [`ProfileName`].
+/// Contains a [`ProfileName`].
 pub const CONTROL_PROFILE: &str = "RAILGATE_PROFILE";
-/// Holds [`GateChoice`].
+/// Contains a [`GateChoice`].
 pub const CONTROL_GATE: &str = "RAILGATE_GATE";
-/// Holds [`RequeueChoice`].
+/// Contains a [`RequeueChoice`].
 pub const CONTROL_REQUEUE: &str = "RAILGATE_REQUEUE";
-/// Holds [`ProfilerChoice`].
+/// Contains a [`ProfilerChoice`].
 pub const CONTROL_PROFILER: &str = "RAILGATE_PROFILER";
 
-/// Holds [`OpenMode::as_str`](crate::OpenMode::as_str).
+/// Contains [`OpenMode::as_str`](crate::OpenMode::as_str).
 pub const CONTROL_OPEN_MODE: &str = "RAILGATE_OPEN_MODE";
 
-/// More restarts than this is a typing error.
+/// Most restarts that a user can request; more is a typing error.
 const MOST_RESTARTS: u32 = 100;
 
-/// The value of an option is none that it takes.
+/// An option's value is invalid; the text describes the valid ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
 pub struct BadChoice(pub &'static str);
@@ -33,17 +33,17 @@ pub struct BadChoice(pub &'static str);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GateChoice {
-    /// Not at all.
+    /// No checks.
     Off,
-    /// What can be read in passing.
+    /// Only checks that take no noticeable time.
     #[default]
     Quick,
-    /// Everything.
+    /// All checks.
     Full,
 }
 
 impl GateChoice {
-    /// As users write it.
+    /// Name, as users type it.
     pub fn as_str(self) -> &'static str {
         match self {
             GateChoice::Off => "off",
@@ -75,9 +75,9 @@ impl FromStr for GateChoice {
 /// `--railgate-profiler`: whether NCCL's collectives are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProfilerChoice {
-    /// Not even where the site would.
+    /// Off, even where the site enables it by default.
     Off,
-    /// Where the plugin is installed and the site leaves it to its users.
+    /// On, where the plugin is installed and the site permits the option.
     On,
 }
 
@@ -102,20 +102,20 @@ impl FromStr for ProfilerChoice {
     }
 }
 
-/// `--railgate-requeue`: whether the job comes back after a node failed under it.
+/// `--railgate-requeue`: whether the job is requeued after a node failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequeueChoice {
-    /// As often as the site allows.
+    /// As often as the site permits.
     Auto,
-    /// Not by railgate.
+    /// Never by railgate.
     #[default]
     Never,
-    /// At most so many times, and never more often than the site allows.
+    /// At most this often, and not more often than the site permits.
     Times(u32),
 }
 
 impl RequeueChoice {
-    /// How many restarts it allows where the site allows `site`.
+    /// Number of permitted restarts if the site permits `site`.
     pub fn at_most(self, site: u32) -> u32 {
         match self {
             RequeueChoice::Auto => site,
@@ -158,7 +158,7 @@ impl FromStr for RequeueChoice {
             "never" | "0" => return Ok(RequeueChoice::Never),
             _ => {}
         }
-        // `parse` alone would take "+3".
+        // `parse` alone would accept "+3".
         if text.len() > 3 || !text.bytes().all(|b| b.is_ascii_digit()) {
             return Err(EXPECTED);
         }
@@ -170,8 +170,8 @@ impl FromStr for RequeueChoice {
     }
 }
 
-/// `--railgate-profile`: a set of NCCL settings that the site offers by name. Which there are is known on the
-/// nodes only; here it is a name and nothing that could be a path.
+/// `--railgate-profile`: the name of a set of NCCL settings that the site offers. The valid names are known only on
+/// the nodes; this type only ensures that it is a name and cannot be a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileName(String);
 
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_read_back_what_they_print() {
+    fn choices_survive_a_round_trip() {
         for text in ["off", "quick", "full"] {
             assert_eq!(text.parse::<GateChoice>().unwrap().to_string(), text);
         }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn invalid_values_are_refused() {
         for text in ["", "Quick", "quick ", "off\n", "on"] {
             assert!(text.parse::<GateChoice>().is_err(), "{text:?}");
         }

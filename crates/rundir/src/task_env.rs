@@ -4,22 +4,21 @@ use std::path::Path;
 
 use railgate_model::Net;
 
-/// Variables for every task of a job on this node, as the plugin reads them.
+/// Variables for every task of a job on this node, written by the prolog and read by the plugin.
 ///
-/// One line each, after a first line `railgate-task-env 2`:
-/// `default NAME=VALUE` is set only where the user has not, `force NAME=VALUE` always. Conditions stand behind
-/// the word: `default;net=ib,sharp NAME=VALUE` only where one of these moves NCCL's data between nodes,
-/// `default;with=NCCL_DEBUG NAME=VALUE` only where a line above set that variable. `net ib` is what moves the
-/// data where the task's own environment does not say, and `notice TEXT` a line that the batch script's task
-/// prints to the job's own standard error before it starts. Version 1 had neither conditions nor `net`.
-/// Names are `[A-Z][A-Z0-9_]*`, values and texts are printable ASCII on one line.
+/// After a first line `railgate-task-env 2`, one line each: `default NAME=VALUE` is set only if the user has not,
+/// `force NAME=VALUE` always. Conditions follow the word: `default;net=ib,sharp NAME=VALUE` applies only with one of
+/// these network plugins, `default;with=NCCL_DEBUG NAME=VALUE` only if an earlier line set that variable. `net ib` is
+/// the network plugin that is assumed if the task's own environment does not set it. `notice TEXT` is a line that the
+/// batch script's task prints to the job's own standard error before it starts. Version 1 had neither conditions nor
+/// `net`. Names are `[A-Z][A-Z0-9_]*`, values and texts are printable ASCII on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskEnv {
     /// In the order in which they are set.
     pub settings: Vec<TaskSetting>,
-    /// What the user is told in the job's own output.
+    /// Notices for the user in the job's own output.
     pub notices: Vec<String>,
-    /// What moves NCCL's data where the task's own environment does not say; `None`: nobody looked.
+    /// The network plugin if the task's own environment does not set it; `None` if it was not determined.
     pub net: Option<Net>,
 }
 
@@ -30,28 +29,28 @@ pub struct TaskSetting {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Overrides the user's own.
+    /// Whether it replaces the user's value.
     pub force: bool,
-    /// Only where one of these moves the data; empty: whatever does.
+    /// Network plugins to which it applies; empty: all.
     pub nets: Vec<Net>,
-    /// Only where railgate has set this variable, too.
+    /// Set only if railgate has also set this variable.
     pub with: Option<String>,
 }
 
-/// The text is not a task environment.
+/// The text is not a valid task environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("task.env line {line}: {what}")]
 pub struct BadTaskEnv {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: &'static str,
 }
 
-/// A larger file is not the prolog's.
+/// Largest file that is read, bytes.
 const MOST_BYTES: u64 = 256 << 10;
 const HEAD: &str = "railgate-task-env 2";
-/// What a prolog of an older release left for a job that still runs.
+/// First line of an older release's file, which may exist for a running job.
 const OLD_HEAD: &str = "railgate-task-env 1";
 
 pub(crate) fn name_ok(name: &str) -> bool {
@@ -64,8 +63,8 @@ pub(crate) fn value_ok(value: &str) -> bool {
 }
 
 impl TaskEnv {
-    /// The file's text. A setting that the format cannot hold is left out rather than damaged: the
-    /// caller learns of it in the second value.
+    /// Formats the file's text. Settings that the format cannot represent are left out and returned as the second
+    /// value.
     pub fn to_text(&self) -> (String, Vec<&TaskSetting>) {
         let mut text = String::from(HEAD);
         text.push('\n');
@@ -96,10 +95,10 @@ impl TaskEnv {
         (text, left_out)
     }
 
-    /// Reads a file, without following a link and without waiting for anything.
+    /// Reads a file, without following a link and without blocking.
     ///
     /// # Errors
-    /// Errors of the file system; `InvalidData` if it is larger than 256 KiB or has another form.
+    /// Errors of the file system; `InvalidData` if it is larger than 256 KiB or invalid.
     pub fn read(path: &Path) -> io::Result<Self> {
         let file = railgate_fsutil::nofollow::read(path)?;
         let mut text = String::new();
@@ -109,10 +108,10 @@ impl TaskEnv {
         TaskEnv::parse(&text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    /// Reads a file's text.
+    /// Parses a file's text.
     ///
     /// # Errors
-    /// The first line that is not of the format, by number. Nothing of such a file is used.
+    /// The first invalid line, by number. No setting of such a file is used.
     pub fn parse(text: &str) -> Result<Self, BadTaskEnv> {
         let mut lines = text.lines().enumerate();
         match lines.next() {
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn a_task_environment_survives_a_round_trip() {
         let env = TaskEnv {
             settings: vec![
                 setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", false),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bad_line_is_named() {
+    fn the_number_of_the_invalid_line_is_reported() {
         let text = "railgate-task-env 1\ndefault A=1\nmaybe B=2\n";
         assert_eq!(TaskEnv::parse(text).unwrap_err().line, 3);
         assert_eq!(TaskEnv::parse("").unwrap_err().line, 1);
@@ -224,7 +223,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_understood_is_written_back_alike(text in "(railgate-task-env [123]\n)?(.{0,80}\n){0,4}", line in "(default|force|net|notice)(;(net|with)=[a-zA-Z_,]{0,9}){0,2} [ -~]{0,40}") {
+        fn a_parsed_file_is_written_back_unchanged(text in "(railgate-task-env [123]\n)?(.{0,80}\n){0,4}", line in "(default|force|net|notice)(;(net|with)=[a-zA-Z_,]{0,9}){0,2} [ -~]{0,40}") {
             for text in [text.clone(), format!("{HEAD}\n{line}\n"), format!("{HEAD}\n{line}\n{text}")] {
                 if let Ok(env) = TaskEnv::parse(&text) {
                     let (written, left_out) = env.to_text();

@@ -2,35 +2,35 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// The first lines of a file with more are read, the rest is not: a job wrote it.
+/// Most lines of a file that are read, since a job wrote it.
 const MOST_LINES: usize = 256;
-/// A value is cut here.
+/// Longest value, bytes; longer ones are cut.
 const MOST_VALUE: usize = 1024;
 const HEAD: &str = "railgate-env-used 1";
 
-/// Whose value a task saw.
+/// The origin of a variable's value in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Winner {
-    /// Ours.
+    /// Set by railgate.
     Railgate,
-    /// The user's own, left alone.
+    /// Set by the user, and not changed.
     User,
-    /// The user's own, which the admin's policy put aside; ours follows.
+    /// Set by the user, and overridden by the admin's policy; railgate's value is in the next line.
     Overruled,
-    /// A container image's, which came over what there was.
+    /// Set by a container image, which replaced the earlier value.
     Image,
 }
 
-/// One variable as the first task of a step found or got it on this node. The job wrote it: it is there to
-/// be shown, and proves nothing.
+/// One variable in the first task of a step on this node. The job can write it, so it is only displayed and proves
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// Whose value this is.
+    /// Origin of the value.
     pub winner: Winner,
-    /// The variable.
+    /// Name of the variable.
     pub name: String,
-    /// The value, printable ASCII; other bytes became `?`, more than 1024 were cut.
+    /// The value in printable ASCII; other bytes became `?`, and it is cut to 1024 bytes.
     pub value: String,
 }
 
@@ -51,8 +51,8 @@ impl Used {
         Used { winner, name: name.to_owned(), value: railgate_text::ascii_bytes(value, MOST_VALUE) }
     }
 
-    /// The file's text: a head, then `railgate NAME=VALUE`, `user NAME=VALUE`, `overruled NAME=VALUE` or
-    /// `image NAME=VALUE`.
+    /// Formats the file's text: a first line, then `railgate NAME=VALUE`, `user NAME=VALUE`, `overruled NAME=VALUE`
+    /// or `image NAME=VALUE`.
     pub fn to_text(all: &[Used]) -> String {
         let mut text = String::from(HEAD);
         text.push('\n');
@@ -63,7 +63,7 @@ impl Used {
         text
     }
 
-    /// Reads a file's bytes. Lines that are not of the form are left out: whoever wrote them, they are no use.
+    /// Parses a file. Invalid lines are left out.
     pub fn parse(bytes: &[u8]) -> Vec<Used> {
         let text = String::from_utf8_lossy(bytes);
         let mut lines = text.lines();
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn variables_survive_a_round_trip() {
         let all = [
             Used::new(Winner::Overruled, "X", b"a=b c"),
             Used::new(Winner::Railgate, "X", b"1"),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_file_yields_clean_values_or_nothing() {
+    fn a_hostile_file_gives_clean_values_or_none() {
         let used = Used::new(Winner::User, "X", b"\x1b[31m\nforged\0\xff");
         assert_eq!(used.value, "?[31m?forged??");
         assert!(Used::parse(b"").is_empty());

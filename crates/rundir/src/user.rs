@@ -1,8 +1,8 @@
-//! `user/`: the one place of a run where the job may write, and how root reads what it wrote there.
+//! `user/`: the only directory of a run in which the job may write, and how root reads files from it.
 //!
-//! Its owner may plant links, FIFOs, devices of their own making, huge files, and, with `fusermount`, a whole
-//! file system whose every answer they control. So nothing is opened by path, no link is followed, whatever
-//! is mounted there beside our own tmpfs makes the directory unreadable, and each read has an end.
+//! Its owner may create links, FIFOs, huge files and, with `fusermount`, a whole file system of which they control
+//! every response. So no file is opened by its full path, no link is followed, any mount other than railgate's tmpfs
+//! makes the directory unreadable, and each read is bounded.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,21 +21,21 @@ use railgate_fsutil::nofollow;
 
 use crate::RunDir;
 
-/// The tmpfs shows this as its device, so that ours is told from others.
+/// Device name of railgate's tmpfs, which distinguishes it from other mounts.
 const SOURCE: &str = "railgate";
-/// Mounts on top of one another that are taken away in one go: more than `fusermount` lets a user make.
+/// Most stacked mounts that are removed in one call: more than `fusermount` lets a user make.
 const MOST_STACKED: usize = 4096;
 
-/// What [`mount_user`] did.
+/// Result of [`mount_user`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounted {
-    /// A tmpfs is there now.
+    /// The tmpfs was mounted.
     Now,
-    /// Ours was there before.
+    /// railgate's tmpfs was mounted already.
     Already,
 }
 
-/// Why a file that a job wrote is not read.
+/// Why a file of a job is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum BadUserFile {
     /// The name leads out of the directory.
@@ -44,21 +44,21 @@ pub enum BadUserFile {
     /// A link, a FIFO, a socket, a directory or a device.
     #[error("not a regular file")]
     Kind,
-    /// Somebody else's.
+    /// It belongs to another user.
     #[error("owned by uid {0}")]
     Owner(u32),
-    /// Other names lead to it as well.
+    /// It has other hard links.
     #[error("has {0} links")]
     Links(u64),
-    /// More than the caller takes.
+    /// It is larger than the caller permits.
     #[error("larger than {0} bytes")]
     Size(u64),
-    /// The system's own answer.
+    /// An error of the system.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A run's `user/`, held open.
+/// An open `user/` of a run.
 #[derive(Debug)]
 pub struct UserDir {
     dir: OwnedFd,
@@ -70,16 +70,16 @@ impl UserDir {
     /// Opens the directory without following links. `uid` is the job's.
     ///
     /// # Errors
-    /// `NotFound` if the prolog made none; `InvalidData` if the run's directory is not root's (or the
-    /// caller's own), `user/` is not the job's, or something besides our tmpfs is mounted on or under it.
+    /// `NotFound` if the prolog created none; `InvalidData` if the run's directory does not belong to root (or the
+    /// caller), `user/` does not belong to the job, or a mount other than railgate's tmpfs is on or below it.
     pub fn open(run: &RunDir, uid: u32) -> io::Result<Self> {
-        // A job's user passes through the run's directory and cannot list it.
+        // A job's user can pass through the run's directory but not list it.
         let above = nofollow::place(run.path())?;
         let owner = nix::sys::stat::fstat(&above)?.st_uid;
         if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
             return Err(invalid(format!("{}: owned by uid {owner}", run.path().display())));
         }
-        // Before anything is opened: a file system of the user's making could let the open hang.
+        // Checked before anything is opened: on a file system of the user, open could hang.
         let place = fs::read_link(format!("/proc/self/fd/{}", above.as_raw_fd()))?.join("user");
         if let Some(foreign) = foreign_mount(&place, &fs::read("/proc/self/mountinfo")?) {
             return Err(invalid(format!("{foreign} is mounted there")));
@@ -92,10 +92,11 @@ impl UserDir {
         Ok(UserDir { dir, uid, device: stat.st_dev })
     }
 
-    /// A directory of the job's in it, on the same file system.
+    /// Opens a subdirectory that belongs to the job, on the same file system.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` for a name that leads elsewhere, `InvalidData` for anything but such a directory.
+    /// `NotFound`; `InvalidInput` for a name that leads out of the directory, `InvalidData` for anything but such a
+    /// directory.
     pub fn below(&self, name: &str) -> io::Result<Self> {
         if name.is_empty() || name == "." || name == ".." || name.contains('/') {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -108,10 +109,10 @@ impl UserDir {
         Ok(UserDir { dir, uid: self.uid, device: self.device })
     }
 
-    /// Opens a directory in it, likewise: the job's own, on the same file system, reached by no link.
+    /// Opens a subdirectory like [`UserDir::below`].
     ///
     /// # Errors
-    /// `NotFound` if there is none; whatever else the system gave.
+    /// `NotFound`, or the error of the system.
     pub fn sub(&self, name: &str) -> io::Result<Self> {
         if name.is_empty() || name == "." || name == ".." || name.contains('/') {
             return Err(invalid(format!("'{name}' is not a plain name")));
@@ -124,10 +125,10 @@ impl UserDir {
         Ok(UserDir { dir, uid: self.uid, device: self.device })
     }
 
-    /// At most `most` names, in order, and whether there are more.
+    /// Returns at most `most` names, sorted, and whether there are more.
     ///
     /// # Errors
-    /// Whatever reading the directory gave.
+    /// The error of reading the directory.
     pub fn names(&self, most: usize) -> io::Result<(Vec<OsString>, bool)> {
         let mut dir = Dir::openat(&self.dir, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
         let mut names = Vec::new();
@@ -146,10 +147,10 @@ impl UserDir {
         Ok((names, false))
     }
 
-    /// Reads a regular file of the job's, of at most `most` bytes.
+    /// Reads a regular file that belongs to the job, of at most `most` bytes.
     ///
     /// # Errors
-    /// Anything but such a file, by kind.
+    /// The reason why the file is not read.
     pub fn read(&self, name: impl AsRef<OsStr>, most: u64) -> Result<Vec<u8>, BadUserFile> {
         let name = name.as_ref();
         if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
@@ -157,7 +158,7 @@ impl UserDir {
         }
         let file = match nofollow::file_at(&self.dir, name) {
             Ok(file) => file,
-            // A link, and a socket or a device without a driver behind it.
+            // A link, or a socket or device without a driver.
             Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => return Err(BadUserFile::Kind),
             Err(why) => return Err(BadUserFile::Io(why.into())),
         };
@@ -174,7 +175,7 @@ impl UserDir {
         if meta.len() > most {
             return Err(BadUserFile::Size(most));
         }
-        // It may grow while it is read.
+        // The file may grow while it is read.
         let mut content = Vec::new();
         file.take(most.saturating_add(1)).read_to_end(&mut content)?;
         if content.len() as u64 > most {
@@ -184,12 +185,12 @@ impl UserDir {
     }
 }
 
-/// Makes `user/` and mounts a tmpfs there: the job's, 0700, nodev, nosuid, noexec, at most `size` bytes and
-/// `inodes` files.
+/// Creates `user/` and mounts a tmpfs there: owned by the job's user, 0700, nodev, nosuid, noexec, at most `size`
+/// bytes and `inodes` files.
 ///
 /// # Errors
-/// Whatever the system gave; `PermissionDenied` without the right to mount. Nothing is left behind then:
-/// without a bound of its own the directory would let the job fill the node's `/run`.
+/// The error of the system; `PermissionDenied` without the right to mount. The directory is then removed: without a
+/// limit of its own it would let the job fill the node's `/run`.
 pub fn mount_user(run: &RunDir, uid: u32, gid: u32, size: u64, inodes: u64) -> io::Result<Mounted> {
     let place = run.user();
     match fs::DirBuilder::new().mode(0o700).create(&place) {
@@ -216,8 +217,8 @@ pub fn mount_user(run: &RunDir, uid: u32, gid: u32, size: u64, inodes: u64) -> i
     }
 }
 
-/// Takes away whatever is mounted on `user/`, also while processes still have files open there, and says how
-/// many mounts that were. An absent directory has none.
+/// Unmounts everything from `user/`, even while processes have files open there. Returns the number of mounts
+/// removed; 0 if the directory is missing.
 ///
 /// # Errors
 /// The system call failed.
@@ -226,7 +227,7 @@ pub fn unmount_user(run: &RunDir) -> io::Result<usize> {
     for taken in 0..MOST_STACKED {
         match umount2(&place, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) => {}
-            // Not a mount point (any more), or nothing at all.
+            // No mount point (any longer), or no directory.
             Err(Errno::EINVAL | Errno::ENOENT) => return Ok(taken),
             Err(why) => return Err(why.into()),
         }
@@ -251,7 +252,7 @@ impl Mount {
     }
 }
 
-/// What is mounted on the place or under it and is not ours. Ours may be on the place alone, at the bottom.
+/// A mount on or below `place` that is not railgate's. Only the lowest mount on `place` itself may be railgate's.
 fn foreign_mount(place: &Path, mountinfo: &[u8]) -> Option<String> {
     mounts_under(place, mountinfo)
         .into_iter()
@@ -274,7 +275,7 @@ fn mounts_under(place: &Path, mountinfo: &[u8]) -> Vec<Mount> {
         .collect()
 }
 
-/// `36 35 98:0 /in-device /mounted-at options optional… - type source super-options`
+/// Parses a line `36 35 98:0 /in-device /mounted-at options optional… - type source super-options`.
 fn mount_of(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
     let place = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
@@ -282,7 +283,7 @@ fn mount_of(line: &[u8]) -> Option<Mount> {
     Some(Mount { place, kind: fields.next()?.to_vec(), source: unescaped(fields.next()?) })
 }
 
-/// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
+/// Decodes octal escapes: the kernel writes space, tab, newline and backslash as a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_files_of_the_job_are_read() {
+    fn only_regular_files_of_the_job_are_read() {
         let place = tempfile::tempdir().unwrap();
         let run = run(place.path());
         assert_eq!(UserDir::open(&run, me()).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_mount_is_seen_before_anything_is_opened() {
+    fn a_foreign_mount_is_detected_before_anything_is_opened() {
         let place = Path::new("/run/rail gate/jobs/7/0-1/user");
         let line = |at: &str, kind: &str, source: &str| {
             format!("36 35 98:0 / {at} rw,nosuid shared:1 - {kind} {source} rw\n")
@@ -389,7 +390,7 @@ mod tests {
         }
     }
 
-    /// A test that fails leaves no mount either.
+    /// Unmounts even if the test fails.
     struct Unmount<'a>(&'a RunDir);
 
     impl Drop for Unmount<'_> {
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tmpfs_bounds_what_a_job_can_write() {
+    fn the_tmpfs_limits_bytes_and_files_of_a_job() {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: needs root to mount");
             return;
@@ -424,7 +425,7 @@ mod tests {
         assert!(files < 10, "{files}");
         let user = UserDir::open(&run, 1234).unwrap();
         assert!(matches!(user.read("0", 1), Err(BadUserFile::Owner(0))));
-        // A file that is still open does not hold the mount.
+        // An open file does not keep the mount.
         let open = File::open(run.user().join("0")).unwrap();
         drop(user);
         assert_eq!(unmount_user(&run).unwrap(), 1);
@@ -433,7 +434,7 @@ mod tests {
         assert_eq!(fs::metadata(run.user()).unwrap().uid(), 0);
         fs::remove_dir(run.user()).unwrap();
         assert_eq!(unmount_user(&run).unwrap(), 0);
-        // Also below a run that is not the current one.
+        // Also for a run that is not the current one.
         mount_user(&run, 1234, 1234, 1 << 16, 8).unwrap();
         Root::new(place.path()).job(7).remove().unwrap();
         assert!(!run.path().exists());

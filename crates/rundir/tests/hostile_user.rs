@@ -1,5 +1,5 @@
-//! What a job may leave in its `user/` and below for root to find: nothing else than a plain file of its own is ever read,
-//! nothing waits, and nothing is read without a bound. The same opener serves `ranks/`, `app/` and the plugin's notes.
+//! Hostile content in `user/` and below: root reads only regular files of the job, never blocks, and never reads
+//! without a limit. The same code opens `ranks/`, `app/` and the plugin's notes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
@@ -30,7 +30,7 @@ impl Place {
         let secret = dir.path().join("secret");
         fs::write(&secret, "secret").unwrap();
         if me() == 0 {
-            // A second name is seen only while it is there; that a file is another's can always be seen.
+            // A hard link is detected only while it exists; a wrong owner can always be detected.
             std::os::unix::fs::chown(&secret, Some(4711), None).unwrap();
         }
         Place { dir, run }
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// Also where an assertion fails: the other thread would go on for ever.
+/// Also stops after a failed assertion: the other thread would otherwise run forever.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -62,13 +62,13 @@ fn me() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Devices are root's to make; the job's file system has none, and would refuse to open one.
+/// Only root can create devices; the job's file system has none, and would refuse to open one.
 fn device(path: &Path) -> bool {
     mknod(path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).is_ok()
 }
 
 #[test]
-fn only_a_directory_is_a_directory() {
+fn only_real_directories_of_the_job_are_opened() {
     let place = Place::new();
     symlink("/etc", place.at("link")).unwrap();
     symlink(".", place.at("self")).unwrap();
@@ -95,7 +95,7 @@ fn only_a_directory_is_a_directory() {
 }
 
 #[test]
-fn neither_size_nor_number_is_the_users_to_choose() {
+fn size_and_number_of_files_are_limited() {
     const MOST: u64 = 4096;
     let place = Place::new();
     fs::create_dir(place.at("ranks")).unwrap();
@@ -113,7 +113,7 @@ fn neither_size_nor_number_is_the_users_to_choose() {
     let (names, more) = ranks.names(512).unwrap();
     assert_eq!((names.len(), more), (512, true));
 
-    // One that grows while it is read.
+    // A file that grows while it is read.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -135,7 +135,7 @@ fn neither_size_nor_number_is_the_users_to_choose() {
 }
 
 #[test]
-fn what_is_swapped_while_it_is_read_leads_nowhere() {
+fn a_file_that_is_replaced_while_it_is_read_leads_nowhere() {
     let place = Place::new();
     fs::create_dir(place.at("app")).unwrap();
     let inode = fs::metadata(place.at("app")).unwrap().ino();
@@ -161,7 +161,7 @@ fn what_is_swapped_while_it_is_read_leads_nowhere() {
         let (mut read, mut refused) = (0, 0);
         while read < 50 || refused < 50 {
             match app.read("0", 100) {
-                // Empty: between its making and its content.
+                // Empty: between creation and writing.
                 Ok(content) => {
                     assert!(content == b"mine" || content.is_empty(), "a link or another name was followed");
                     read += 1;
@@ -170,7 +170,7 @@ fn what_is_swapped_while_it_is_read_leads_nowhere() {
             }
         }
     });
-    // The directory itself, once it is open.
+    // The directory itself, after it was opened.
     let app = place.user().below("app").unwrap();
     fs::rename(place.at("app"), place.at("away")).unwrap();
     symlink(place.dir.path(), place.at("app")).unwrap();
