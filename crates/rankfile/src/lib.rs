@@ -1,20 +1,20 @@
-//! The file in which NCCL's profiler plugin counts, and from which a node's report is made: the one format that
-//! code in a user's process writes and root reads.
+//! Format of the counters file of NCCL's profiler plugin, from which node reports are made: the one format that is
+//! written in a user's process and read by root.
 //!
-//! It is an array of 64-bit little-endian words of one fixed size, and every counter is a word of its own. So a
-//! writer that is killed leaves no half of a number behind, a reader needs no lock, and nothing in the file points
-//! anywhere. A user can write it: [`RankFile::parse`] looks at nothing outside its bytes, and what makes no sense
-//! is an error or is left out and counted. The writer maps the file, the reader never does.
+//! The file is an array of 64-bit little-endian words of fixed size, and every counter is a word of its own. So a
+//! writer that is killed leaves no partial number, a reader needs no lock, and the file contains no pointers. A user
+//! can write it: [`RankFile::parse`] reads nothing outside its bytes; an invalid file is an error, and invalid
+//! entries are left out and counted. The writer maps the file, the reader never does.
 //!
-//! | words | what |
+//! | words | content |
 //! |---|---|
 //! | 64 | the head: [`head`] |
 //! | 128 × 32 | communicators: [`comm`] |
 //! | 2048 × 2 | calls and bytes by communicator, operation and size: [`count`] |
-//! | 2048 × 10 | their key and times: [`cell`], found by their [`Key`] |
+//! | 2048 × 10 | keys and times: [`cell`], found by [`Key`] |
 //!
-//! NCCL launches on one thread and hears of the GPU on another. What the one counts stands in no cache line that the other
-//! writes to: each would wait for the other at every operation.
+//! NCCL launches operations on one thread and receives GPU events on another. Counters of the two threads are in
+//! different cache lines; otherwise each thread would wait for the other at every operation.
 
 mod names;
 mod parse;
@@ -30,117 +30,117 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"RAILRANK");
 pub const VERSION: u64 = 2;
 /// Words of the head.
 pub const HEAD_WORDS: usize = 64;
-/// Communicators that a process can have at a time or one after the other; further ones are counted in
-/// [`head::COMMS_LOST`].
+/// Most communicators of a process, concurrent or successive; further ones are counted in [`head::COMMS_LOST`].
 pub const COMMS: usize = 128;
 /// Words of a communicator.
 pub const COMM_WORDS: usize = 32;
-/// Different keys that a process can count; further ones are counted in [`head::CELLS_LOST`].
+/// Most different keys of a process; operations with further ones are counted in [`head::CELLS_LOST`].
 pub const CELLS: usize = 2048;
 /// Words of a cell's counts.
 pub const COUNT_WORDS: usize = 2;
 /// Words of a cell.
 pub const CELL_WORDS: usize = 10;
-/// Where the communicators begin.
+/// First word of the communicators.
 pub const COMMS_AT: usize = HEAD_WORDS;
-/// Where the cells' counts begin.
+/// First word of the cells' counts.
 pub const COUNTS_AT: usize = COMMS_AT + COMMS * COMM_WORDS;
-/// Where the cells begin.
+/// First word of the cells.
 pub const CELLS_AT: usize = COUNTS_AT + CELLS * COUNT_WORDS;
-/// The whole file, words.
+/// Size of the file, words.
 pub const WORDS: usize = CELLS_AT + CELLS * CELL_WORDS;
-/// The whole file, bytes.
+/// Size of the file, bytes.
 pub const BYTES: usize = WORDS * 8;
 
-/// Words of the head.
+/// Indices of the words of the head.
 pub mod head {
     /// [`crate::MAGIC`], written last.
     pub const MAGIC: usize = 0;
     /// [`crate::VERSION`].
     pub const VERSION: usize = 1;
-    /// Process, as it sees itself (a container may number its own).
+    /// Process id, as the process itself sees it (a container may have its own pid namespace).
     pub const PID: usize = 2;
-    /// When the file was made, nanoseconds since the epoch.
+    /// When the file was created, nanoseconds since the epoch.
     pub const CREATED: usize = 3;
     /// Version of NCCL's profiler interface in use: 4 to 7.
     pub const API: usize = 4;
-    /// `ncclGetVersion`: 22809 is 2.28.9; 0: not found out.
+    /// Result of `ncclGetVersion`: 22809 is 2.28.9; 0: unknown.
     pub const NCCL: usize = 5;
-    /// [`crate::Mode`] that is wished for; whoever may write the file may change it while the job runs.
+    /// The requested [`crate::Mode`]; a process that can write the file may change it while the job runs.
     pub const WANTED: usize = 6;
     /// [`crate::Mode`] in force.
     pub const MODE: usize = 7;
-    /// [`crate::Limit`]: why less is in force than wished for.
+    /// [`crate::Limit`]: why the mode in force is lower than the requested one.
     pub const LIMIT: usize = 8;
-    /// What timing kernels may cost in mode `sample`, millionths of the time.
+    /// Limit for the cost of timing kernels in mode `sample`, millionths of the time.
     pub const BUDGET: usize = 9;
-    /// One window of operations in so many is timed now, a power of two.
+    /// One window of operations in this many is timed now, a power of two.
     pub const DUTY: usize = 10;
-    /// Communicators that found no room.
+    /// Communicators without room in the file.
     pub const COMMS_LOST: usize = 11;
-    /// Operations that found no room, and are in no cell.
+    /// Operations without room in the file, counted in no cell.
     pub const CELLS_LOST: usize = 12;
-    /// Operations whose timing never came to an end.
+    /// Timed operations that never finished.
     pub const EXPIRED: usize = 13;
-    /// Timing events that belong to no operation that is known.
+    /// Timing events that belong to no known operation.
     pub const STRAY: usize = 14;
-    /// Operations captured into a CUDA graph: their replays are not seen.
+    /// Operations captured into a CUDA graph; their replays are not visible.
     pub const CAPTURED: usize = 15;
-    /// Operations that NCCL shows at its interface only (broadcasts of 2.29.2 and later): counted, never timed.
+    /// Operations that NCCL shows only at its API (broadcasts of 2.29.2 and later): counted, never timed.
     pub const API_ONLY: usize = 16;
     /// Panics that were caught.
     pub const PANICS: usize = 17;
-    /// How often timing was switched on.
+    /// Number of times that timing was switched on.
     pub const SWITCHES: usize = 18;
     /// Version of the plugin, text of at most 32 bytes.
     pub const PLUGIN: usize = 20;
 }
 
-/// Words of a communicator.
+/// Indices of the words of a communicator.
 pub mod comm {
     /// 0 free, 1 in use, 2 destroyed; written last.
     pub const STATE: usize = 0;
-    /// NCCL's hash: the same on all its ranks.
+    /// NCCL's hash of the communicator, the same on all its ranks.
     pub const HASH: usize = 1;
-    /// Ranks, shifted by 32, and this rank.
+    /// Number of ranks, shifted left by 32, and this rank.
     pub const RANKS: usize = 2;
-    /// Nodes.
+    /// Number of nodes.
     pub const NODES: usize = 3;
-    /// When it was made, nanoseconds since the epoch.
+    /// When it was created, nanoseconds since the epoch.
     pub const CREATED: usize = 4;
-    /// The last operation at which a clock was asked: [`LAST_TIME`] is the time of this one, and of those behind it only the
-    /// earliest that they can have.
+    /// The last operation at which a clock was read: [`LAST_TIME`] is its time, and only the earliest possible time
+    /// of later operations.
     pub const CLOCKED: usize = 5;
-    /// Operations handed to the GPU.
+    /// Operations launched on the GPU.
     pub const OPS: usize = 8;
-    /// The last one's key.
+    /// Key of the last operation.
     pub const LAST_KEY: usize = 9;
-    /// Its number as NCCL counts this kind of operation; 0 for point to point.
+    /// Sequence number of the last operation in NCCL's count of its kind; 0 for point-to-point.
     pub const LAST_SEQ: usize = 10;
-    /// Its bytes.
+    /// Bytes of the last operation.
     pub const LAST_BYTES: usize = 11;
-    /// When it was handed over, nanoseconds since the epoch, a few milliseconds coarse: [`CLOCKED`].
+    /// When the last operation was launched, nanoseconds since the epoch, to a few milliseconds: [`CLOCKED`].
     pub const LAST_TIME: usize = 12;
-    /// Messages of the rank to itself. NCCL up to 2.30 loses count of its kernels with the first of them: what it says of
-    /// times belongs to other operations from then on, and is left out.
+    /// Messages of the rank to itself. NCCL up to 2.30 miscounts its kernels from the first of them on: its times
+    /// then belong to other operations, and are left out.
     pub const TO_ITSELF: usize = 13;
-    /// The writer's own note, of no use to a reader: up to this operation nothing changes in what is timed, and no clock is due.
+    /// Internal to the writer: up to this operation the choice of timed operations does not change, and no clock
+    /// reading is due.
     pub const LOOK: usize = 14;
-    /// The writer's own note: what timing all operations would have taken, nanoseconds.
+    /// Internal to the writer: the cost of timing all operations, nanoseconds.
     pub const PRICE: usize = 15;
-    /// Name that the framework gave it, text of at most 64 bytes.
+    /// The name that the framework gave it, text of at most 64 bytes.
     pub const NAME: usize = 16;
-    /// Operations that the GPU was seen to begin, of those that were timed.
+    /// Timed operations that were seen to start on the GPU.
     pub const BEGUN: usize = 24;
-    /// And to finish.
+    /// Timed operations that were seen to finish.
     pub const DONE: usize = 25;
-    /// The number of the last one that was seen to finish, of [`OPS`], from 1.
+    /// Number of the last operation that was seen to finish, in the count of [`OPS`], from 1.
     pub const DONE_OP: usize = 26;
-    /// When it was seen, nanoseconds since the epoch.
+    /// When that was, nanoseconds since the epoch.
     pub const DONE_TIME: usize = 27;
 }
 
-/// Words of a cell's counts.
+/// Indices of the words of a cell's counts.
 pub mod count {
     /// Operations.
     pub const CALLS: usize = 0;
@@ -148,46 +148,46 @@ pub mod count {
     pub const BYTES: usize = 1;
 }
 
-/// Words of a cell.
+/// Indices of the words of a cell.
 pub mod cell {
     /// [`crate::Key`]; 0: free.
     pub const KEY: usize = 0;
-    /// Operations that were timed to the end.
+    /// Operations that were timed and finished.
     pub const TIMED: usize = 1;
     /// Their bytes.
     pub const TIMED_BYTES: usize = 2;
-    /// GPU time of those, nanoseconds.
+    /// Their GPU time, nanoseconds.
     pub const SUM: usize = 3;
-    /// The shortest, as `u64::MAX - ns`: zero is none yet.
+    /// The shortest GPU time, as `u64::MAX - ns`; zero: none yet.
     pub const MIN: usize = 4;
-    /// The longest, nanoseconds.
+    /// The longest GPU time, nanoseconds.
     pub const MAX: usize = 5;
-    /// Sum of squares, in units of (100 ns)².
+    /// Sum of the squares of the GPU times, in units of (100 ns)².
     pub const SQUARES: usize = 6;
-    /// Timed operations whose successor on the communicator began at once, as in a benchmark's loop.
+    /// Timed operations whose successor on the communicator started immediately, as in a benchmark's loop.
     pub const SPACED: usize = 7;
     /// Their bytes.
     pub const SPACED_BYTES: usize = 8;
-    /// From their begin to that of their successor, nanoseconds.
+    /// Sum of their launch intervals (start to start of the successor), nanoseconds.
     pub const SPACED_SUM: usize = 9;
 }
 
-/// How much is looked at.
+/// What the plugin records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Calls, bytes and the last operation.
     Count,
-    /// Besides, the GPU's own times of a part of the operations.
+    /// In addition, GPU times of a sample of the operations.
     #[default]
     Sample,
-    /// Of all but each communicator's first, which makes connections.
+    /// GPU times of all operations except each communicator's first, which makes connections.
     Full,
-    /// Nothing.
+    /// Nothing is recorded.
     Off,
 }
 
 impl Mode {
-    /// As the file has it.
+    /// The word in the file.
     pub fn word(self) -> u64 {
         match self {
             Mode::Count => 1,
@@ -197,7 +197,7 @@ impl Mode {
         }
     }
 
-    /// From the file.
+    /// Parses the word in the file.
     pub fn of(word: u64) -> Option<Self> {
         match word {
             1 => Some(Mode::Count),
@@ -208,7 +208,7 @@ impl Mode {
         }
     }
 
-    /// `count`, `sample`, `full`, `off`.
+    /// Name: `count`, `sample`, `full`, `off`.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Count => "count",
@@ -219,32 +219,32 @@ impl Mode {
     }
 }
 
-/// Why less is looked at than was wished for.
+/// Why the mode in force is lower than the requested one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
-    /// It is not.
+    /// It is not lower.
     #[default]
     None,
     /// This release of NCCL is known to crash under a profiler.
     Release,
     /// This release of NCCL is slow when kernels are timed.
     SlowRelease,
-    /// Nobody could tell which release it is.
+    /// The release of NCCL is unknown.
     UnknownRelease,
     /// `/dev/shm` has too little room: NCCL crashes there when kernels are timed.
     Shm,
-    /// A rank has sent a message to itself: the GPU counts its kernels, NCCL does not.
+    /// A rank has sent a message to itself: the GPU counts such kernels, NCCL does not.
     OwnMessages,
     /// Operations were captured into a graph: the GPU counts its replays, NCCL does not.
     Captures,
-    /// This release of NCCL does not tell what is captured.
+    /// This release of NCCL does not report which operations are captured.
     HiddenCaptures,
-    /// Several threads launch at once, messages among it.
+    /// Several threads launch at once, and some launch messages.
     Threads,
 }
 
 impl Limit {
-    /// All of them.
+    /// All values.
     pub const ALL: [Limit; 9] = [
         Limit::None,
         Limit::Release,
@@ -257,17 +257,17 @@ impl Limit {
         Limit::Threads,
     ];
 
-    /// As the file has it.
+    /// The word in the file.
     pub fn word(self) -> u64 {
         Limit::ALL.iter().position(|limit| *limit == self).map_or(0, |at| at as u64)
     }
 
-    /// From the file; what is not known is no limit.
+    /// Parses the word in the file; an unknown value is [`Limit::None`].
     pub fn of(word: u64) -> Self {
         usize::try_from(word).ok().and_then(|at| Limit::ALL.get(at).copied()).unwrap_or_default()
     }
 
-    /// For people; empty for [`Limit::None`].
+    /// Text for people; empty for [`Limit::None`].
     pub fn as_str(self) -> &'static str {
         match self {
             Limit::None => "",
@@ -289,7 +289,7 @@ impl Limit {
     }
 }
 
-/// What is counted together.
+/// Operations with equal keys share a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Index of the communicator in the file.
@@ -302,12 +302,12 @@ pub struct Key {
     pub algorithm: u8,
     /// Index into [`PROTOCOLS`].
     pub protocol: u8,
-    /// Messages of 2^class bytes up to twice that; 0 holds empty ones, too.
+    /// Size class: messages of 2^class bytes up to twice that; 0 also contains empty ones.
     pub class: u8,
 }
 
 impl Key {
-    /// As the file has it; never 0.
+    /// The word in the file; never 0.
     pub fn word(self) -> u64 {
         let part = |value: u8, bits: u32, at: u32| (u64::from(value) & ((1 << bits) - 1)) << at;
         1 << 63
@@ -319,7 +319,7 @@ impl Key {
             | part(self.class, 7, 25)
     }
 
-    /// From the file; `None` where it is none of ours.
+    /// Parses the word in the file; `None` if it is invalid.
     pub fn of(word: u64) -> Option<Self> {
         let part = |bits: u32, at: u32| u8::try_from((word >> at) & ((1 << bits) - 1)).unwrap_or(u8::MAX);
         let key = Key {
@@ -340,7 +340,7 @@ impl Key {
         known.then_some(key)
     }
 
-    /// The class of a message.
+    /// The size class of a message.
     pub fn class_of(bytes: u64) -> u8 {
         u8::try_from(bytes.checked_ilog2().unwrap_or(0)).unwrap_or(0)
     }

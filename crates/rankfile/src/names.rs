@@ -1,7 +1,7 @@
-/// What stands for a name that is not known.
+/// Replaces an unknown name.
 pub const OTHER: &str = "other";
 
-/// What NCCL calls its operations, and [`P2P_GROUP`].
+/// NCCL's names of operations, and [`P2P_GROUP`].
 pub const OPERATIONS: &[&str] = &[
     OTHER,
     "AllGather",
@@ -24,11 +24,11 @@ pub const OPERATIONS: &[&str] = &[
 pub const SEND: u8 = 10;
 /// `Recv`, one message.
 pub const RECV: u8 = 6;
-/// All messages that went out with one launch: what an all-to-all or an exchange with a neighbour is made of.
-/// Its bytes are those sent to other ranks, or those received where these are more.
+/// All messages of one launch, for example of an all-to-all or an exchange with a neighbour. Its bytes are those sent
+/// to other ranks or those received from them, whichever are more.
 pub const P2P_GROUP: u8 = 12;
 
-/// What NCCL calls its datatypes, without `nccl`. `ncclUint8` has no name there and is `other`.
+/// NCCL's names of data types, without `nccl`. `ncclUint8` has no name in NCCL's events and is `other`.
 pub const DATATYPES: &[&str] = &[
     OTHER,
     "Int8",
@@ -45,20 +45,21 @@ pub const DATATYPES: &[&str] = &[
     "Float8e5m2",
 ];
 
-/// What NCCL calls its algorithms. Point to point, and what never says, is `other`; `CE` are the copy engines.
+/// NCCL's names of algorithms. `other` for point-to-point and for events without an algorithm; `CE` are the copy
+/// engines.
 pub const ALGORITHMS: &[&str] =
     &[OTHER, "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT", "CE"];
 
-/// What NCCL calls its protocols.
+/// NCCL's names of protocols.
 pub const PROTOCOLS: &[&str] = &[OTHER, "LL", "LL128", "SIMPLE"];
 
-/// Where a name stands in its table; 0 where it is not there.
+/// Index of a name in its table; 0 if it is not there.
 pub fn position(table: &[&str], name: &[u8]) -> u8 {
     let at = table.iter().position(|known| known.as_bytes() == name);
     at.and_then(|at| u8::try_from(at).ok()).unwrap_or(0)
 }
 
-/// Bytes of one element. `other` is `ncclUint8`, the only one without a name.
+/// Bytes per element. `other` is `ncclUint8`, the only type without a name.
 pub fn type_size(datatype: u8) -> u64 {
     match datatype {
         3 | 4 | 8 => 4,

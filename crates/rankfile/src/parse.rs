@@ -6,11 +6,11 @@ use crate::{
 /// Why a file is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadRankFile {
-    /// Not of the one size that there is.
+    /// The size is not [`crate::BYTES`].
     Size(usize),
-    /// It does not begin as ours do, or its writer was ended before the head was whole.
+    /// The magic number is missing, or the writer ended before the head was complete.
     Magic,
-    /// A layout that this reader does not know.
+    /// An unknown version of the layout.
     Version(u64),
 }
 
@@ -26,12 +26,12 @@ impl std::fmt::Display for BadRankFile {
 
 impl std::error::Error for BadRankFile {}
 
-/// What one process counted.
+/// Counters of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankFile {
-    /// Process, as it sees itself.
+    /// Process id, as the process itself sees it.
     pub pid: u64,
-    /// When it made the file, milliseconds since the epoch.
+    /// When it created the file, milliseconds since the epoch.
     pub created_ms: u64,
     /// Version of NCCL's profiler interface.
     pub api: u64,
@@ -39,27 +39,27 @@ pub struct RankFile {
     pub nccl: Option<[u64; 3]>,
     /// Version of the plugin.
     pub plugin: String,
-    /// What was wished for last.
+    /// The mode requested last.
     pub wanted: Option<Mode>,
-    /// What was in force last.
+    /// The mode in force last.
     pub mode: Option<Mode>,
-    /// Why that is less.
+    /// Why that mode is lower than the requested one.
     pub limit: Limit,
-    /// Of the time, millionths.
+    /// Limit for the cost of timing, millionths of the time.
     pub budget_ppm: u64,
-    /// One window in so many was timed last.
+    /// One window in this many was timed last.
     pub duty: u64,
-    /// Communicators that found no room.
+    /// Communicators without room in the file.
     pub comms_lost: u64,
-    /// Operations that are in no cell.
+    /// Operations that are counted in no cell.
     pub cells_lost: u64,
-    /// Operations whose timing never came to an end.
+    /// Timed operations that never finished.
     pub expired: u64,
-    /// Timing events of nobody.
+    /// Timing events that belong to no known operation.
     pub stray: u64,
     /// Operations captured into a graph.
     pub captured: u64,
-    /// Operations that were seen at NCCL's interface alone.
+    /// Operations that were visible only at NCCL's API.
     pub api_only: u64,
     /// Panics that were caught.
     pub panics: u64,
@@ -67,7 +67,7 @@ pub struct RankFile {
     pub comms: Vec<Comm>,
     /// In the order of the file.
     pub cells: Vec<Cell>,
-    /// Entries that made no sense and were left out.
+    /// Invalid entries, which were left out.
     pub nonsense: u64,
 }
 
@@ -78,83 +78,83 @@ pub struct Comm {
     pub index: u8,
     /// NCCL's hash.
     pub hash: u64,
-    /// Ranks in it.
+    /// Number of ranks.
     pub ranks: u32,
-    /// This one.
+    /// This process's rank.
     pub rank: u32,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// The framework's name for it; printable ASCII, anything else became `?`.
+    /// The name that the framework gave it; bytes that are not printable ASCII became `?`.
     pub name: String,
-    /// It was destroyed, in good order or given up (`ncclCommAbort`).
+    /// Whether it was destroyed or aborted (`ncclCommAbort`).
     pub destroyed: bool,
-    /// When it was made, milliseconds since the epoch.
+    /// When it was created, milliseconds since the epoch.
     pub created_ms: u64,
-    /// Operations handed to the GPU.
+    /// Operations launched on the GPU.
     pub ops: u64,
-    /// The last of them; `None`: there was none.
+    /// The last of them; `None` if there was none.
     pub last: Option<Op>,
-    /// Operations that the GPU was seen to begin, of those that were timed.
+    /// Timed operations that were seen to start on the GPU.
     pub begun: u64,
-    /// And to finish.
+    /// Timed operations that were seen to finish.
     pub done: u64,
-    /// The last that was seen to finish, of `ops`, from 1; 0: none.
+    /// Number of the last operation that was seen to finish, in the count of `ops`, from 1; 0: none.
     pub done_op: u64,
-    /// When, milliseconds since the epoch.
+    /// When that was, milliseconds since the epoch.
     pub done_ms: u64,
-    /// Messages of the rank to itself, after which nothing is timed.
+    /// Messages of the rank to itself, after which no operation is timed.
     pub to_itself: u64,
 }
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What it was.
+    /// Key of the operation.
     pub key: Key,
-    /// NCCL's number for it; 0 for point to point.
+    /// NCCL's sequence number; 0 for point-to-point.
     pub seq: u64,
     /// Its bytes.
     pub bytes: u64,
-    /// When it was handed to the GPU, milliseconds since the epoch.
+    /// When it was launched on the GPU, milliseconds since the epoch.
     pub time_ms: u64,
-    /// Then, or later: [`comm::CLOCKED`].
+    /// Whether `time_ms` is only the earliest possible time: [`comm::CLOCKED`].
     pub time_is_earliest: bool,
 }
 
 /// Counters of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// What is counted.
+    /// The key.
     pub key: Key,
     /// Operations.
     pub calls: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that were timed.
+    /// Operations that were timed and finished.
     pub timed: u64,
     /// Their bytes.
     pub timed_bytes: u64,
     /// Their GPU time, nanoseconds.
     pub sum_ns: u64,
-    /// The shortest; `None`: nothing was timed.
+    /// The shortest GPU time, nanoseconds; `None` if none was timed.
     pub min_ns: Option<u64>,
-    /// The longest.
+    /// The longest GPU time, nanoseconds.
     pub max_ns: u64,
-    /// Sum of squares, (100 ns)².
+    /// Sum of the squares of the GPU times, (100 ns)².
     pub squares: u64,
-    /// Timed operations whose successor began at once.
+    /// Timed operations whose successor started immediately.
     pub spaced: u64,
     /// Their bytes.
     pub spaced_bytes: u64,
-    /// From their begin to that of their successor, nanoseconds.
+    /// Sum of their launch intervals (start to start of the successor), nanoseconds.
     pub spaced_ns: u64,
 }
 
 impl RankFile {
-    /// Reads a file's bytes. Counters may be of slightly different moments: somebody may be writing.
+    /// Parses a file. Counters may be from slightly different moments, since the writer may still be running.
     ///
     /// # Errors
-    /// Another size, beginning or version. Anything else that makes no sense is left out and counted.
+    /// Wrong size, magic number or version. Other invalid entries are left out and counted.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadRankFile> {
         if bytes.len() != BYTES {
             return Err(BadRankFile::Size(bytes.len()));
@@ -280,7 +280,8 @@ impl Words<'_> {
         let counted = |word| self.at(COUNTS_AT + index * COUNT_WORDS + word);
         let (calls, timed) = (counted(count::CALLS), word(cell::TIMED));
         let min = word(cell::MIN);
-        // Between two words more may have been counted, but not so much, and no process lives for so long.
+        // The writer may count on between two reads, but only so far, and no process lives long enough for larger
+        // values.
         let spaced = word(cell::SPACED);
         let sums = word(cell::SUM).max(word(cell::SPACED_SUM));
         if timed > calls.saturating_add(SLACK)
@@ -307,16 +308,16 @@ impl Words<'_> {
     }
 }
 
-/// A reader may meet a counter that much earlier than its neighbour.
+/// Most by which a counter may exceed a related one that was read earlier.
 const SLACK: u64 = 4096;
-/// A year of a million operations a second.
+/// Upper bound of counts: a year of a million operations a second.
 const MOST: u64 = 1 << 45;
-/// 128 GPUs for a year.
+/// Upper bound of times: 128 GPUs for a year.
 const MOST_NS: u64 = 1 << 62;
 const MOST_RANKS: u32 = 1 << 24;
 
 fn release(code: u64) -> Option<[u64; 3]> {
-    // Since 2.9 it is major * 10000 + minor * 100 + patch.
+    // Since 2.9 the code is major * 10000 + minor * 100 + patch.
     ((20_900..1_000_000).contains(&code)).then_some([code / 10_000, code / 100 % 100, code % 100])
 }
 
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_counted_is_read() {
+    fn counters_of_a_process_are_read() {
         let read = RankFile::parse(&file()).unwrap();
         assert_eq!((read.pid, read.nccl, read.mode), (4711, Some([2, 28, 9]), Some(Mode::Sample)));
         assert_eq!((read.plugin.as_str(), read.nonsense), ("0.1.0", 0));
@@ -373,7 +374,7 @@ mod tests {
         let [cell] = &read.cells[..] else { panic!("one cell") };
         assert_eq!((cell.key, cell.calls, cell.bytes, cell.timed), (key(), 9, 9 << 20, 2));
         assert_eq!((cell.min_ns, cell.max_ns, cell.sum_ns), (Some(1000), 2000, 3000));
-        // No clock was asked for the last one.
+        // No clock was read for the last operation.
         let mut unclocked = file();
         put(&mut unclocked, COMMS_AT + 3 * COMM_WORDS + comm::CLOCKED, 8);
         let last = RankFile::parse(&unclocked).unwrap().comms[0].last;
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_ours_says_why() {
+    fn a_file_of_other_size_magic_or_version_is_refused() {
         let bytes = file();
         for size in [0, 7, BYTES - 1] {
             assert_eq!(RankFile::parse(&bytes[..size]), Err(BadRankFile::Size(size)));
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out_and_counted() {
+    fn invalid_entries_are_left_out_and_counted() {
         let comm_at = COMMS_AT + 3 * COMM_WORDS;
         let cell_at = CELLS_AT + 77 * CELL_WORDS;
         for (word, value) in [
@@ -416,14 +417,14 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_powers_of_two() {
+    fn size_classes_are_powers_of_two() {
         for (bytes, class) in [(0, 0), (1, 0), (8, 3), (15, 3), (16, 4), (1 << 30, 30), (u64::MAX, 63)] {
             assert_eq!(Key::class_of(bytes), class, "{bytes}");
         }
     }
 
     #[test]
-    fn names_stand_where_their_constants_say() {
+    fn constants_are_the_indices_of_their_names() {
         use crate::{OPERATIONS, P2P_GROUP, RECV, SEND, position};
         let named = [P2P_GROUP, RECV, SEND].map(|at| OPERATIONS[usize::from(at)]);
         assert_eq!(named, ["P2pGroup", "Recv", "Send"]);
@@ -433,7 +434,7 @@ mod tests {
         }
     }
 
-    /// What `fuzz/fuzz_targets/rank_file.rs` began with and found: which words of an empty file are what.
+    /// Seeds and findings of `fuzz/fuzz_targets/rank_file.rs`: changes of words in an empty file.
     #[test]
     fn the_seeds() {
         let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/rank_file");
@@ -456,7 +457,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_are_too_odd(changes in proptest::collection::vec((0..crate::WORDS, proptest::num::u64::ANY), 0..40)) {
+        fn arbitrary_bytes_do_not_panic(changes in proptest::collection::vec((0..crate::WORDS, proptest::num::u64::ANY), 0..40)) {
             let mut bytes = file();
             for (word, value) in changes {
                 put(&mut bytes, word, value);
@@ -465,7 +466,7 @@ mod tests {
         }
 
         #[test]
-        fn keys_survive_their_word(word in proptest::num::u64::ANY) {
+        fn keys_survive_a_round_trip(word in proptest::num::u64::ANY) {
             for word in [word, word | 1 << 63, (word | 1 << 63) & !(0x7fff_ffff << 32)] {
                 if let Some(key) = Key::of(word) {
                     proptest::prop_assert_eq!(key.word(), word);
