@@ -1,4 +1,4 @@
-//! What rails decided, in the forms in which it reaches the tasks and NCCL itself.
+//! Converts the NCCL settings that `rails` chose to the files from which tasks and NCCL read them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,29 +7,29 @@ use railgate_rails::{NcclRange, NcclVersion, RailsConfig};
 use railgate_rundir::{NcclConf, NcclEnv, ProfilerChoice, ReleaseSetting, TaskSetting};
 use railgate_stats::StatsConfig;
 
-/// The site's file for NCCL. Nobody but root writes in /etc.
+/// The site's configuration file for NCCL. Only root can write in /etc.
 const SITE_CONF: &str = "/etc/nccl.conf";
 
-/// The environment plugin, where one is installed.
+/// The NCCL environment plugin, if it is installed.
 pub(crate) fn env_plugin(config: &RailsConfig) -> Option<PathBuf> {
     Some(PathBuf::from(&config.env_plugin)).filter(|path| path.is_absolute() && path.is_file())
 }
 
-/// The profiler plugin, where one is installed and the job's owner, or else the site, wants it for this job.
+/// The NCCL profiler plugin, if it is installed and the job's owner or, by default, the site enables it for this job.
 pub(crate) fn profiler(config: &StatsConfig, job: u32, asked: Option<ProfilerChoice>) -> Option<PathBuf> {
     let wanted = asked.map_or_else(|| config.nccl_profiler.takes(job), |choice| choice == ProfilerChoice::On);
     let path = PathBuf::from(&config.nccl_profiler_path);
     Some(path).filter(|path| wanted && path.is_absolute() && path.is_file())
 }
 
-/// What the site's file says, as far as it is text.
+/// Settings in the site's NCCL configuration file, as far as they are valid text.
 pub(crate) fn site_conf() -> Vec<(String, String)> {
     let conf = NcclConf::read(Path::new(SITE_CONF)).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
     conf.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// For the SPANK plugin.
+/// Settings for the SPANK plugin.
 pub(crate) fn for_tasks(settings: &[Setting]) -> Vec<TaskSetting> {
     settings
         .iter()
@@ -44,8 +44,8 @@ pub(crate) fn for_tasks(settings: &[Setting]) -> Vec<TaskSetting> {
         .collect()
 }
 
-/// For the environment plugin: the text of its file, if there is anything for it. It takes the first line that fits,
-/// so the last word stands first.
+/// The file for the NCCL environment plugin; `None` if there are no settings that depend on NCCL's release. The
+/// plugin uses the first line that applies, so the setting with the highest precedence comes first.
 pub(crate) fn by_release(settings: &[Setting]) -> Option<String> {
     let entries = settings.iter().rev().filter_map(|setting| {
         let range: NcclRange = setting.nccl.as_ref()?.parse().ok()?;
@@ -66,7 +66,7 @@ pub(crate) fn by_release(settings: &[Setting]) -> Option<String> {
     (text.lines().count() > 1).then_some(text)
 }
 
-/// The outer `None`: no release that NCCL could have.
+/// The outer `None`: NCCL cannot have such a release.
 fn release(version: Option<NcclVersion>) -> Option<Option<[u8; 3]>> {
     let Some(NcclVersion { major, minor, patch }) = version else { return Some(None) };
     let byte = |number: u32| u8::try_from(number).ok();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_the_release_goes_to_the_other_file() {
+    fn settings_that_depend_on_the_release_go_to_the_other_file() {
         let settings = [
             setting("A", "1", None),
             setting("A", "2", Some(">=2.29.2")),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_of_another_release_does_not_become_any_plugin() {
+    fn an_unknown_network_plugin_does_not_match_every_plugin() {
         let json =
             r#"{"name":"A","value":"1","force":false,"rule":"r","why":"w","source":"s","nets":["gin"]}"#;
         let setting: Setting = serde_json::from_str(json).unwrap();

@@ -1,9 +1,9 @@
 //! `railgate-prolog`: slurmd runs it as root on each node of a job, before the job's first process.
 //!
-//! A fit node costs one look and a few small files, and nothing is sent to slurmctld. An unfit one is drained
-//! with our reason first and then fails the prolog, so that Slurm moves the job (reason before failure:
-//! slurmctld writes its own "Prolog error" only on a node that is not draining yet). Whatever goes wrong in
-//! railgate itself lets the job run.
+//! On a fit node the prolog runs the checks, writes a few small files, and sends nothing to slurmctld. An unfit node
+//! is drained with railgate's reason first; then the prolog fails, so that Slurm moves the job. The order matters:
+//! slurmctld sets its own reason "Prolog error" only on a node that is not draining yet. An internal failure of
+//! railgate lets the job run.
 
 mod handed_over;
 mod move_on;
@@ -19,8 +19,8 @@ use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_stats::store::store_start;
 use railgate_stats::{Look, NodeReport, Options};
 
-/// All that is asked of slurmctld after the drain, together. Beyond PrologEpilogTimeout Slurm would end the prolog
-/// and drain the node itself, also where the breaker has just forbidden it.
+/// Deadline of all queries to slurmctld after the drain together. Beyond PrologEpilogTimeout Slurm would kill the
+/// prolog and drain the node itself, even if the breaker has just forbidden that.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -88,9 +88,9 @@ fn run(hook: &Hook) -> ExitCode {
     code
 }
 
-/// In the report directory, so that a node that dies under the job is known to have been one of its nodes. Beside
-/// the gate's look and not waited for: a file server that is slower than that costs the job nothing, and the
-/// thread's child ends with us.
+/// Writes a first part to the report directory, so that a node that fails during the job is known as one of its
+/// nodes. Runs in parallel with the checks and is not waited for: a slow file server costs the job nothing, and the
+/// thread's child ends with this process.
 fn say_that_it_begins(hook: &Hook, report: &NodeReport) {
     let (config, report) = (hook.config.report.clone(), report.clone());
     let started = std::thread::Builder::new().spawn(move || {

@@ -10,17 +10,18 @@ use railgate_stats::store::{Asked, NodeWord, Words, load_nodelist, load_words};
 
 use crate::handed_over;
 
-/// What a job may write on a node: enough for NCCL's logs and the plugin's notes, too little to fill /run.
+/// Bytes that a job may write below the run's directory: enough for NCCL's logs and the plugin's notes, too little to
+/// fill /run.
 const USER_BYTES: u64 = 64 << 20;
-/// And in how many files.
+/// And the number of files.
 const USER_INODES: u64 = 4096;
-/// Nobody waits longer for a file server only to be told why the job moved.
+/// Longest wait for a file server that has the reason of an earlier requeue.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A job that lost many nodes at once need not read all their names.
+/// Most notices in the job's output: a job that lost many nodes at once need not list them all.
 const MOST_NOTICES: usize = 8;
 
-/// Makes the run's directory with everything in it that the plugin and the epilog need. A file system that
-/// refuses is our own trouble: it is logged, the report says so, and the job runs without pinning.
+/// Creates the run's directory with all files that the plugin and the epilog need. An error of the file system is
+/// logged and reported, and the job runs without NCCL settings.
 pub(crate) fn run_directory(
     hook: &Hook,
     look: &Look,
@@ -66,7 +67,7 @@ pub(crate) fn run_directory(
     Some(dir)
 }
 
-/// Leaves the prolog's part of the report for the epilog and makes the run current; whether that could be done.
+/// Leaves the prolog's part of the report for the epilog and makes the run current. Returns whether both succeeded.
 pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) -> bool {
     let published = run.write_json("report.json", report).and_then(|()| run.publish());
     if let Err(why) = &published {
@@ -123,7 +124,7 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
     tasks
 }
 
-/// What the owner reads in the job's own output.
+/// Notices for the owner, in the job's own output.
 fn notices(hook: &Hook, look: &Look) -> Vec<String> {
     let mut notices: Vec<String> =
         hook.granted.refused.iter().map(|refused| format!("railgate: {refused}")).collect();
@@ -136,11 +137,11 @@ fn notices(hook: &Hook, look: &Look) -> Vec<String> {
     notices
 }
 
-/// Why the attempt before this one ended, as its nodes reported. The file of a job without
-/// `--open-mode=append` was emptied at the restart, so it is said again.
+/// Why the previous attempt ended, from the reports of its nodes. Repeated because the output file of a job without
+/// `--open-mode=append` was truncated at the restart.
 ///
-/// The nodes of that attempt are those of the controller's decision about it: other files in the job's report
-/// directory are not opened.
+/// The nodes of that attempt are those of the controller's decision about it; no other files in the job's report
+/// directory are opened.
 fn why_it_moved(hook: &Hook) -> Vec<String> {
     let Some(last) = hook.job.restarts.checked_sub(1) else { return Vec::new() };
     let until = Instant::now() + PATIENCE;

@@ -3,10 +3,10 @@ use railgate_runner::{Hook, now, tell_owner};
 use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView, Reason};
 use railgate_stats::{Act, ActKind, NodeReport, finding_for_reader};
 
-/// Whether the prolog must fail so that Slurm moves the job, after an unfit verdict was acted on.
+/// Whether the prolog must fail, so that Slurm moves the job. Called after the verdict `unfit` was acted on.
 ///
-/// Where the node may not be drained (the breaker) the prolog must not fail either, since that drains it too:
-/// the job runs, or waits on hold until somebody looks, as `[breaker] on_breaker` says.
+/// If the breaker forbids the drain, the prolog must not fail either, since Slurm would then drain the node. The job
+/// runs, or is requeued and held until a person releases it, depending on `[breaker] on_breaker`.
 pub(crate) fn must_not_start(
     hook: &Hook,
     client: &Client,
@@ -18,7 +18,7 @@ pub(crate) fn must_not_start(
         .cause()
         .map(|cause| format!("{}: {}; {}", cause.subject(), cause.what, cause.fix))
         .unwrap_or_default();
-    // The fix is for the node's owner, not for the job's.
+    // The remedy is for the node's admin, not for the job's owner.
     let seen = verdict
         .cause()
         .map(|cause| finding_for_reader(&hook.job, cause))
@@ -40,8 +40,8 @@ pub(crate) fn must_not_start(
             }
             true
         }
-        // slurmctld does not answer: a failed prolog still drains the node, and the reason follows. That drain is
-        // past the breaker, so only for a job that could do nothing but fail.
+        // slurmctld does not answer: a failed prolog still drains the node, and the reason is set later. That drain
+        // bypasses the breaker, so it is limited to faults with which any job would fail.
         DrainOutcome::Pending(_) => {
             let lost = verdict.cause().is_some_and(|cause| Reason::new(cause, Phase::Prolog, &[]).lost());
             if lost {
@@ -82,7 +82,7 @@ pub(crate) fn must_not_start(
     }
 }
 
-/// Puts a batch job back and holds it; how Slurm names it.
+/// Requeues and holds a batch job. Returns its name in Slurm's commands.
 fn hold(client: &Client, id: u32) -> Result<JobRef, String> {
     let job = client.refusable(id).map_err(|why| why.to_string())?;
     let job = job.filter(|job| job.requeue).ok_or("not a batch job that may be requeued")?;
@@ -90,8 +90,8 @@ fn hold(client: &Client, id: u32) -> Result<JobRef, String> {
     Ok(job.name)
 }
 
-/// What Slurm makes of a job whose prolog fails, and so what is left for its owner to do. Whether there is another node
-/// for it nobody knows here: its partition, constraints and reservations may leave none.
+/// What Slurm does with a job whose prolog fails, and what its owner can do. Promises no other node: partition,
+/// constraints and reservations may leave none, which is unknown here.
 fn what_now(view: &OwnersView, node: &str, job: u32) -> String {
     let bound = view.required.iter().any(|name| name == node);
     let again =
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_promised_another_node() {
+    fn the_notice_promises_no_other_node() {
         let view = |batch, requeue, required: &[&str]| OwnersView {
             batch,
             requeue,
