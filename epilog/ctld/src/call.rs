@@ -11,52 +11,52 @@ use railgate_slurm::{
     Acting, Asked, Client, Consent, Env, ExitCodes, JobRef, Ledger, cluster_name, job_from_env,
 };
 
-/// The log is begun anew when it has grown to this, bytes.
+/// Size at which the log is started again, bytes.
 const LOG_SIZE: u64 = 16 << 20;
 
-/// What this call is about.
+/// Context of one call by slurmctld.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Site configuration.
     pub(crate) config: Config,
     /// Whether anything may be changed.
     pub(crate) acting: Acting,
-    /// The environment slurmctld gave.
+    /// The environment that slurmctld set.
     pub(crate) env: Env,
     /// The cluster's name.
     pub(crate) cluster: String,
-    /// The job; its GPUs are not known here.
+    /// The job, without its GPUs, which are unknown here.
     pub(crate) job: Job,
-    /// How Slurm's commands name it.
+    /// Its name in Slurm's commands.
     pub(crate) name: JobRef,
-    /// How it ended.
+    /// How the job ended.
     pub(crate) exit: ExitCodes,
-    /// Whether it may come back, after policy.
+    /// The owner's choice about requeueing, after policy.
     pub(crate) consent: Consent,
-    /// Slurm.
+    /// Client for Slurm's commands.
     pub(crate) client: Client,
-    /// What happened before.
+    /// History of jobs and nodes.
     pub(crate) ledger: Ledger,
     /// `/var/lib/railgate/controller`.
     pub(crate) own: PathBuf,
 }
 
-/// Why there is nothing to do.
+/// Why the call has nothing to do.
 #[derive(Debug)]
 pub(crate) enum Nothing {
-    /// Another call does it.
+    /// Another call handles the job.
     Quiet,
-    /// Something is wrong with us; the job stays as Slurm left it.
+    /// railgate has a problem; the job stays as Slurm left it.
     Trouble(String),
 }
 
-/// Exit code 0 in the first attempt: nothing happened that we would do anything about.
+/// Exit code 0 in the first attempt: such a job needs no action.
 pub(crate) fn ended_well(env: &Env) -> bool {
     let is_zero = |name: &str| env.get(OsStr::new(name)).is_none_or(|value| value == "0");
     is_zero("SLURM_JOB_EXIT_CODE") && is_zero("SLURM_JOB_RESTART_COUNT")
 }
 
-/// What belongs to this program alone.
+/// State directory of this program.
 pub(crate) fn own(places: &Places) -> PathBuf {
     places.state.join("controller")
 }
@@ -65,7 +65,7 @@ impl Call {
     pub(crate) fn enter(places: Places, env: Env) -> Result<Self, Nothing> {
         let trouble = |why: String| Nothing::Trouble(why);
         let job = job_from_env(&env).map_err(|why| trouble(why.to_string()))?;
-        // Every component of a heterogeneous job has its own call, and all come back or none.
+        // Every component of a heterogeneous job has its own call, and all are requeued or none.
         if job.het_leader.is_some_and(|leader| leader != job.id) {
             return Err(Nothing::Quiet);
         }
@@ -78,7 +78,7 @@ impl Call {
         Self::with(config, acting, own, env, job)
     }
 
-    /// As [`Call::enter`], for tests with places of their own.
+    /// As [`Call::enter`], with given directories for tests.
     pub(crate) fn with(
         config: Config,
         acting: Acting,
@@ -111,7 +111,7 @@ impl Call {
         })
     }
 
-    /// All nodes of the job, of every component, unexpanded.
+    /// Node lists of all components of the job, unexpanded.
     pub(crate) fn nodelist(&self) -> &str {
         let all = self.env.get(OsStr::new("SLURM_HET_JOB_NODELIST")).and_then(|list| list.to_str());
         all.filter(|list| !list.is_empty()).unwrap_or(&self.job.nodelist)
@@ -122,7 +122,7 @@ fn number(env: &Env, name: &str) -> Option<u32> {
     env.get(OsStr::new(name))?.to_str()?.parse().ok()
 }
 
-/// slurmctld shows what we write to standard error only if we fail, so there is a log of our own.
+/// slurmctld logs standard error only of a failed program, so this program has its own log.
 fn log_to(own: &PathBuf, config: &LogConfig) {
     let made = DirBuilder::new().mode(0o755).recursive(true).create(own);
     let file = own.join("epilog-ctld.log");
@@ -138,7 +138,7 @@ fn log_to(own: &PathBuf, config: &LogConfig) {
     }
 }
 
-/// Now.
+/// Current time.
 pub(crate) fn now() -> UnixMillis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMillis::try_from(since.as_millis()).unwrap_or(UnixMillis::MAX)
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_first_attempt_with_exit_code_0_needs_no_look() {
+    fn only_a_first_attempt_with_exit_code_0_needs_no_action() {
         let env = |exit: &str, restarts: &str| {
             [("SLURM_JOB_EXIT_CODE", exit), ("SLURM_JOB_RESTART_COUNT", restarts)]
                 .map(|(name, value)| (name.into(), value.into()))

@@ -12,28 +12,30 @@ use crate::call::now;
 use crate::slurm_end::{Record, view};
 use crate::summed::{Of, summed};
 
-/// Between two rounds, and until a job's first look.
+/// Interval between rounds, and delay before a job is first checked.
 pub(crate) const ROUND: Duration = Duration::from_secs(5);
-/// Longest wait of a job between two looks.
+/// Longest interval between two checks of a job.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
-/// The same of a job that slurmctld still shows as completing.
+/// The same for a job that slurmctld still shows as completing.
 const OFTEN: Duration = Duration::from_secs(15);
-/// Epilogs and file servers are slow; a part that has not come by then is missing.
+/// Longest wait for node reports, milliseconds: epilogs and file servers are slow. A report that arrives later counts
+/// as missing.
 pub(crate) const PATIENCE_MS: u64 = 5 * 60 * 1000;
-/// Reading reports of one user takes at most that much of a round, so that slow files of one do not hold up all.
+/// Longest time per round for reading the reports of one user, so that slow files of one user do not delay all
+/// others.
 const SHARE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) job: u32,
-    /// The array and the member's number, of a member.
+    /// Array id and task index, if the job is a member of an array.
     pub(crate) member: Option<(u32, u32)>,
     pub(crate) uid: u32,
     #[serde(default)]
     pub(crate) gid: u32,
     pub(crate) restarts: u32,
     pub(crate) nodelist: String,
-    /// `SLURM_JOB_NAME`, printable and cut.
+    /// `SLURM_JOB_NAME`, without unprintable characters and cut.
     #[serde(default)]
     pub(crate) name: Option<String>,
     /// `SLURM_JOB_EXIT_CODE`, a raw wait status.
@@ -42,28 +44,28 @@ pub(crate) struct Note {
     pub(crate) time: UnixMillis,
 }
 
-/// A job whose end is to be recorded, or summed up for the accounting database.
+/// A job whose end is to be recorded, or summarized for the accounting database.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) note: Note,
-    /// When it is looked at next.
+    /// When it is checked next.
     pub(crate) due: Instant,
-    /// How long it waits after that look.
+    /// Interval after that check.
     wait: Duration,
-    /// How far the record of its end is.
+    /// Progress of the record of its end.
     pub(crate) record: Record,
-    /// How far the line for the accounting database is.
+    /// Progress of the line for the accounting database.
     pub(crate) comment: Comment,
 }
 
-/// How far a job's line for the accounting database is.
+/// Progress of a job's line for the accounting database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Comment {
-    /// Its report is not whole yet.
+    /// The report is not complete yet.
     Open,
     /// To be written.
     Line(String),
-    /// It is written, or there is nothing to write.
+    /// It is written, or no line is needed.
     Settled,
 }
 
@@ -79,12 +81,12 @@ impl Waiting {
         }
     }
 
-    /// There is nothing left to do.
+    /// Whether nothing is left to do.
     pub(crate) fn is_settled(&self) -> bool {
         self.record.is_settled() && self.comment == Comment::Settled
     }
 
-    /// A report that is not whole may still become it.
+    /// Whether an incomplete report may still become complete.
     pub(crate) fn in_time(&self) -> bool {
         self.age() < PATIENCE_MS
     }
@@ -102,7 +104,7 @@ impl Waiting {
 
     pub(crate) fn later(&mut self) {
         self.due = Instant::now() + self.wait;
-        // slurmctld may forget a job soon after its last epilog.
+        // slurmctld may purge a job soon after its last epilog.
         let longest = if self.record.is_settled() { LONGEST } else { OFTEN };
         self.wait = (2 * self.wait).min(longest);
     }
@@ -111,16 +113,16 @@ impl Waiting {
 /// The result of checking a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// All that can be done is done.
+    /// Nothing is left to do.
     Done,
-    /// Something is still to come.
+    /// Check again later.
     Later,
-    /// What is to be written.
+    /// The line to write.
     Line(String),
 }
 
-/// The job's line for the accounting database. `standing` is what slurmctld knows of the job, `dirs` where it has reports:
-/// empty, where that could not be told.
+/// The job's line for the accounting database. `standing`: slurmctld's state of the job. `dirs`: directories with
+/// reports of it; empty if unknown.
 pub(crate) fn look(
     config: &Config,
     cluster: Option<&str>,
@@ -130,7 +132,7 @@ pub(crate) fn look(
     spent: &mut Duration,
 ) -> Look {
     let note = &waiting.note;
-    // What slurmctld has forgotten has ended.
+    // A job that slurmctld has purged has ended.
     if let Some(standing) = standing {
         if went_back(note, standing) {
             return Look::Done;
@@ -165,7 +167,7 @@ pub(crate) fn look(
     }
 }
 
-/// The job is in the queue again, or runs again.
+/// Whether the job is pending or running again.
 pub(crate) fn went_back(note: &Note, standing: &JobStanding) -> bool {
     standing.restarts > note.restarts
         || ["PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE"]
@@ -179,7 +181,7 @@ mod tests {
     use crate::testing::{Scene, ended_at};
 
     #[test]
-    fn only_a_job_that_has_ended_for_good_is_summed_up() {
+    fn only_a_job_in_a_final_state_is_summarized() {
         let mut config = Scene::new("0", "0").call().config;
         config.report.admin_comment = true;
         let look = |state: &str, restarts, time| {
@@ -193,11 +195,11 @@ mod tests {
                 &mut Duration::default(),
             )
         };
-        // Its nodes' epilogs run; it went back; it waits.
+        // The epilogs of its nodes run; it was requeued; it is pending.
         assert_eq!(look("COMPLETING", 0, now()), Look::Later);
         assert_eq!(look("COMPLETING", 1, now()), Look::Done);
         assert_eq!(look("PENDING", 0, now()), Look::Done);
-        // No report: in time one may come, then there is nothing to say.
+        // No report: wait for one until the deadline, then write no line.
         assert_eq!(look("COMPLETED", 0, now()), Look::Later);
         assert_eq!(look("COMPLETED", 0, now() - PATIENCE_MS - 1), Look::Done);
     }

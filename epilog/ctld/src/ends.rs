@@ -1,8 +1,8 @@
-//! Where first attempts ran that ended with exit code 0, of which slurmctld is asked nothing.
+//! Notes on first attempts that ended with exit code 0, about which slurmctld is not queried.
 //!
-//! When a node dies under a first attempt, that is all this program is told. Should the job come back, the
-//! next event of it finds here where it had been. One short line per job of the cluster, two files, no lock:
-//! a line that is lost costs a node's name in a report.
+//! If a node fails during a first attempt, exit code 0 is all that this program receives. If Slurm requeues the job,
+//! the job's next event finds its former nodes here. One short line per job of the cluster, two files, no lock: a
+//! lost line only costs a node's name in a report.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -16,12 +16,12 @@ use railgate_slurm::Env;
 
 use crate::call::now;
 
-/// The file is begun anew when it has grown to this, bytes: some hundred thousand jobs.
+/// Size at which the file is started again, bytes: several hundred thousand jobs.
 const ROTATE_AT: u64 = 8 << 20;
-/// A longer node list is left out.
+/// Longest node list that is noted.
 const MAX_LIST: usize = 16 << 10;
 
-/// How a first attempt ended, as far as its environment told.
+/// How a first attempt ended, from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// When.
@@ -34,7 +34,7 @@ fn files(own: &Path) -> [PathBuf; 2] {
     [own.join("ends.1"), own.join("ends")]
 }
 
-/// Notes an end. Trouble is not worth a word: it would be one for each job.
+/// Notes an end. Failures are not logged, since there would be one for each job.
 pub(crate) fn note(own: &Path, env: &Env) {
     let text = |name: &str| env.get(OsStr::new(name)).and_then(|value| value.to_str());
     let nodes = ["SLURM_HET_JOB_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
@@ -60,11 +60,11 @@ fn append(own: &Path, line: &str) -> io::Result<()> {
         }
         opened => opened?,
     };
-    // One write, so that lines of jobs that end together stay whole.
+    // A single write, so that lines of concurrent calls stay whole.
     file.write_all(line.as_bytes())
 }
 
-/// The latest end of this job.
+/// The latest noted end of this job.
 pub(crate) fn find(own: &Path, job: u32) -> Option<End> {
     let mut found = None;
     for path in files(own) {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_end_is_found_again() {
+    fn the_latest_end_of_a_job_is_found() {
         let place = tempfile::tempdir().unwrap();
         let own = place.path().join("controller");
         assert_eq!(find(&own, 7), None);

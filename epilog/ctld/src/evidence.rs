@@ -9,30 +9,30 @@ use railgate_stats::store::{Asked, NodeWord, Words, load_words};
 use crate::call::Call;
 use crate::wait::turn_of;
 
-/// At most so many of our processes read reports at once; each takes some 25 MB while it does.
+/// Most processes that read reports at once; each takes about 25 MB.
 const READERS: u32 = 4;
-/// A reader is done in a moment, so this is a long queue.
+/// Longest wait for a turn to read; a reader needs only a moment.
 const TURN: Duration = Duration::from_secs(60);
-/// For the largest job; `[report] deadline` says less of a smaller one.
+/// Time limit for the largest job; `[report] deadline` sets a shorter one for smaller jobs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A drain reason's time is slurmctld's, a job's start too, but both are whole seconds.
+/// Tolerance, seconds: slurmctld stamps drain reasons and job starts in whole seconds.
 const SECOND: u64 = 1;
 
-/// What the nodes of a job have to say.
+/// Evidence from the nodes of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// In favour of a restart.
+    /// Evidence for a requeue.
     pub(crate) evidence: Vec<NodeEvidence>,
-    /// Every node as it was seen, for the report.
+    /// State of every node, for the report.
     pub(crate) nodes: Vec<DecisionNode>,
-    /// What could not be had, for the log.
+    /// Errors, for the log.
     pub(crate) problems: Vec<String>,
-    /// Nodes that may have evidence which could not be read, for the decision.
+    /// Names nodes whose evidence could not be read, for the decision.
     pub(crate) untold: Option<String>,
 }
 
-/// Asks slurmctld for the nodes' reasons (one query) and reads the nodes' reports.
+/// Queries slurmctld for the nodes' reasons (one query) and reads the node reports.
 pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
     let mut found = Gathered::default();
     let states = states(call, &mut found.problems);
@@ -61,7 +61,7 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
     let words = match words(call, &ids) {
         Ok(words) => words,
         Err(why) => {
-            // What is wrong with the directory is the admin's matter and stands in the log.
+            // A problem with the directory is for the admin, and is logged.
             found.problems.push(format!("the nodes' reports: {why}"));
             found.untold = Some("could not tell what its nodes reported".to_owned());
             Words::default()
@@ -98,18 +98,19 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
         }
         counted.insert(word.node);
     }
-    // A reason that names several jobs is about the first of them: what hit this one, the report knows.
+    // A reason with several jobs describes the fault that hit the first of them; the fault of this job is in its
+    // report.
     found.evidence.retain(|item| !(shared.contains(&item.node) && counted.contains(&item.node)));
     found.evidence.extend(of_reports);
     found
 }
 
-/// The job's nodes; without an answer nothing is known of them.
+/// State of the job's nodes; empty without an answer of slurmctld.
 pub(crate) fn states(call: &Call, problems: &mut Vec<String>) -> Vec<NodeState> {
     states_of(call, call.nodelist(), problems)
 }
 
-/// The nodes of a list.
+/// State of the nodes in a list.
 pub(crate) fn states_of(call: &Call, nodelist: &str, problems: &mut Vec<String>) -> Vec<NodeState> {
     let names = match hostlist::expand(nodelist) {
         Ok(names) => names,
@@ -124,14 +125,15 @@ pub(crate) fn states_of(call: &Call, nodelist: &str, problems: &mut Vec<String>)
     })
 }
 
-/// Only the epilog of a node that saw the job die names it in a reason of phase `epilog`.
+/// Evidence in a drain reason: only the epilog of a node on which the job failed names it in a reason of phase
+/// `epilog`.
 fn from_reason(state: &NodeState, ids: &[u32], start: Option<u64>) -> Option<NodeEvidence> {
     let standing = state.reason.as_ref().filter(|_| state.held())?;
     let reason = Reason::parse(&standing.text).filter(|reason| reason.phase == Phase::Epilog)?;
     if !reason.jobs.iter().any(|job| ids.contains(job)) {
         return None;
     }
-    // Left from an earlier attempt of the same job.
+    // From an earlier attempt of the same job.
     if let (Some(since), Some(start)) = (standing.since, start)
         && since + SECOND < start
     {
@@ -155,8 +157,8 @@ fn names_several_jobs(state: &NodeState) -> bool {
     Reason::parse(text).is_some_and(|reason| reason.jobs.len() > 1)
 }
 
-/// What the nodes' reports say. They are read in a child, which gives short fields alone, and by a few of our processes
-/// at a time: a user decides how large the files are and how many jobs end at once.
+/// Reads the node reports. A child does this and returns only short fields, and only a few processes read at a time:
+/// users decide how large the files are and how many jobs end at once.
 fn words(call: &Call, ids: &[u32]) -> Result<Words, String> {
     let nodes = hostlist::expand(call.nodelist()).map_err(|why| why.to_string())?;
     let asked = Asked {
@@ -167,7 +169,7 @@ fn words(call: &Call, ids: &[u32]) -> Result<Words, String> {
         nodes: &nodes,
     };
     let dir = call.own.join("readers");
-    // Without the lock files nothing bounds the memory of a hundred jobs that end together.
+    // Without the lock files the memory of a hundred jobs that end together would be unbounded.
     let turn =
         turn_of(&dir, READERS, TURN, call.job.id).map_err(|why| format!("{}: {why}", dir.display()))?;
     if turn.is_none() {

@@ -1,4 +1,4 @@
-//! A job that ended with an exit code: does it come back?
+//! A job that ended with an exit code: decides whether it is requeued.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::record::{Record, blamed, budget, decision, entry, not_counted};
 use crate::tally;
 use crate::wait::{for_nodes, turn};
 
-/// How long Slurm may take between ending a job whose prolog failed and putting it back.
+/// Longest time that Slurm needs to requeue a job whose prolog failed.
 const SLURMS_OWN: Duration = Duration::from_secs(1);
 
 pub(crate) fn look(call: &Call) {
@@ -70,8 +70,8 @@ fn put_back_already(call: &Call, job: &JobState) -> bool {
     job.restarts > call.job.restarts
 }
 
-/// Where the batch host's own prolog failed, Slurm ends the job with exit code 1 and puts it back a moment
-/// later. Goes on with `otherwise`, which is told of a refusal, unless that is what happened.
+/// If the batch host's own prolog failed, Slurm ends the job with exit code 1 and requeues it a moment later. Calls
+/// `otherwise` with the text about a refusal, unless this is what happened.
 fn if_not_refused(call: &Call, otherwise: impl FnOnce(String)) {
     if call.exit.code() != Some(1) {
         return otherwise(String::new());
@@ -105,7 +105,7 @@ fn leave(call: &Call, why: String, job: Option<&JobState>) {
     decision(call, record);
 }
 
-/// Faults that were found and do not count.
+/// Faults that were found but do not count.
 fn discounted(call: &Call, job: &JobState, found: &Gathered) -> Vec<Discounted> {
     let of = |item: &NodeEvidence| match weigh(item, job, &call.config.requeue) {
         Weight::Discounted(why) => {
@@ -116,7 +116,7 @@ fn discounted(call: &Call, job: &JobState, found: &Gathered) -> Vec<Discounted> 
     found.evidence.iter().filter_map(of).collect()
 }
 
-/// Decides and does it.
+/// Decides, and carries out the decision.
 fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, String, Used) {
     let config = &call.config.requeue;
     let ran = ran(job);
@@ -135,7 +135,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
         acting: &call.acting,
     };
     let mut decided = decide(config, &facts);
-    // Two queries that only a job which would come back is worth.
+    // Two queries that are only needed for a job that would be requeued.
     if !matches!(decided, Decision::Leave { .. }) && !keeps_log(call, job) {
         facts.keeps_log = false;
         decided = decide(config, &facts);
@@ -147,7 +147,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
         Decision::Leave { .. } => Event::Left,
     };
     if event != Event::Left || !blamed.is_empty() {
-        // First, so that no restart is ever uncounted.
+        // Written first, so that no restart goes uncounted.
         let line = entry(call, event, call.job.restarts, ran, blamed, decided.why());
         if let Err(why) = call.ledger.append(&line) {
             return (DecisionKind::Left, format!("the ledger cannot be used: {why}"), used);
@@ -176,7 +176,7 @@ fn allowed(call: &Call, job: &JobState, consent: Consent) -> Result<(), String> 
     may_come_back(&call.config.requeue, call.exit, call.job.restarts, job, consent)
 }
 
-/// How long the attempt ran.
+/// How long the attempt ran; `None` if unknown.
 pub(crate) fn ran(job: &JobState) -> Option<Duration> {
     Some(Duration::from_secs(job.end?.saturating_sub(job.start?)))
 }
@@ -201,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_died_of_its_node_goes_back() {
+    fn a_job_that_failed_because_of_its_node_is_requeued() {
         let scene = died();
-        // Two nodes still have their epilog to run, then one, then none.
+        // The epilogs of two nodes still run, then of one, then of none.
         scene.jobs(&[job(&[("NodeList", "n[1-2]")]), job(&[("NodeList", "n2")]), job(&[])]);
         look(&scene.call());
         let changes = scene.changes();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_member_goes_back_alone() {
+    fn only_the_failed_array_member_is_requeued() {
         let mut scene = died();
         scene.set("SLURM_ARRAY_JOB_ID", "7");
         scene.set("SLURM_ARRAY_TASK_ID", "3");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn without_evidence_or_consent_it_stays_ended() {
+    fn without_evidence_or_consent_a_job_is_not_requeued() {
         let scene = Scene::new("256", "0");
         look(&scene.call());
         assert!(scene.changes().is_empty() && scene.ledger().is_empty());
@@ -236,7 +236,7 @@ mod tests {
         scene.set("SLURM_JOB_EXIT_CODE", "512");
         look(&scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
-        // A drain that names other jobs, or that stood there before this run began.
+        // A drain that names other jobs, or that is older than this run.
         for reason in [
             "railgate: gpu-lost@3: off bus; reboot [epilog job=5,77]",
             "railgate: gpu-lost@3: off bus; reboot [prolog job=7]",
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_gpus_on_one_node_comes_back_as_others_do() {
+    fn a_job_without_gpus_on_one_node_is_requeued_like_others() {
         let on_one_node = || {
             let mut scene = died();
             scene.set("SLURM_JOB_NODELIST", "n2");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_slurm_ended_is_not_waited_for() {
+    fn a_job_that_slurm_ended_is_not_waited_for() {
         let mut scene = died();
         scene.set("SLURM_JOB_EXIT_CODE", "512");
         scene.jobs(&[job(&[("NodeList", "n[1-2]"), ("Reason", "OutOfMemory")])]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_would_be_truncated_keeps_the_job_ended() {
+    fn a_job_whose_log_would_be_truncated_is_not_requeued() {
         let scene = died();
         scene.file("config", "JobFileAppend           = 0\n");
         look(&scene.call());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_its_budget_it_is_held() {
+    fn a_job_beyond_its_budget_is_held() {
         for attempt in 0..4 {
             let mut scene = died();
             scene.set("SLURM_JOB_RESTART_COUNT", &attempt.to_string());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn no_ledger_no_restart() {
+    fn without_a_ledger_no_job_is_requeued() {
         let scene = died();
         std::fs::create_dir(scene.path("ledger.jsonl")).unwrap();
         look(&scene.call());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn later_ones_ask_once_where_enough_wait_already() {
+    fn beyond_the_limit_of_waiters_a_call_checks_once() {
         let mut scene = died();
         scene.requeue.waiters = 1;
         scene.jobs(&[job(&[("NodeList", "n[1-2]")])]);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_controller_leaves_the_job_alone() {
+    fn without_an_answer_of_slurmctld_the_job_is_left_alone() {
         let scene = died();
         scene.file("dead", "");
         look(&scene.call());

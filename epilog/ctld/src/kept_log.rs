@@ -6,8 +6,8 @@ use crate::call::Call;
 
 /// Whether the log of the attempt that ended survives a restart.
 ///
-/// Slurm shows a job's open mode nowhere, so what is left are the job's script, the cluster's default, and
-/// `SPANK_RAILGATE_OPEN_MODE`, with which the plugin can pass on what sbatch was told on its command line.
+/// Slurm does not show a job's open mode. Sources are the job's script, the cluster's default, and
+/// `SPANK_RAILGATE_OPEN_MODE`, in which the plugin can pass on the option of sbatch's command line.
 pub(crate) fn keeps_log(call: &Call, job: &JobState) -> bool {
     if job.silent {
         return true;
@@ -15,7 +15,7 @@ pub(crate) fn keeps_log(call: &Call, job: &JobState) -> bool {
     if let Some(told) = call.env.get(OsStr::new("SPANK_RAILGATE_OPEN_MODE")) {
         return told == "append";
     }
-    // The script decides over the default.
+    // The script takes precedence over the default.
     match call.client.batch_script(&call.name).map(|script| script_appends(&script)) {
         Ok(Some(appends)) => return appends,
         Ok(None) => {}

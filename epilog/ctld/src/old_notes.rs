@@ -1,4 +1,4 @@
-//! Notes that an earlier version of this program left: a file for each job, named by its number.
+//! Notes that an earlier version of this program left: one file per job, named by its id.
 
 use std::fs;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use railgate_fsutil::nofollow;
 
-/// Path and text of each; the text of one that cannot be read is empty, so that it is counted as unreadable.
+/// Path and text of each note; the text of an unreadable one is empty, so that it is counted as unreadable.
 pub(crate) fn old_notes(dir: &Path) -> Vec<(PathBuf, String)> {
     let mut notes = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -28,7 +28,7 @@ mod tests {
     use crate::testing::Scene;
 
     #[test]
-    fn only_files_named_by_a_job_are_notes_and_no_link_is_followed() {
+    fn only_regular_files_named_by_a_job_id_are_notes() {
         let scene = Scene::new("0", "0");
         let dir = scene.path("notes");
         fs::create_dir(&dir).unwrap();

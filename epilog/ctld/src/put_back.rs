@@ -1,4 +1,4 @@
-//! A job that has gone back to the queue without us: a node died, the gate refused it, somebody asked for it.
+//! A job that was requeued, but not by railgate: a node failed, the gate refused it, or a user requeued it.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::evidence::states;
 use crate::record::{Down, Record, budget, decision, entry, not_counted, seen};
 use crate::tally;
 
-/// Who put it back.
+/// Who requeued it.
 enum By {
-    /// Nodes died.
+    /// Slurm, because nodes failed.
     NodeFail(Down),
-    /// The gate of a node refused it.
+    /// Slurm, because the gate of a node refused it.
     Gate(Vec<Blamed>),
-    /// Its owner, an admin, a preemption.
+    /// Its owner, an admin, or a preemption.
     Somebody,
 }
 
-/// Exit code 0 of a job that was restarted before: it ended well, or it has gone back.
+/// Exit code 0 of a job that was restarted before: it either succeeded or was requeued.
 pub(crate) fn look(call: &Call) {
     let job = match call.client.job(&call.name) {
         Ok(job) => job,
@@ -34,23 +34,23 @@ pub(crate) fn look(call: &Call) {
     if !has_ended(job) {
         return explain(call, job);
     }
-    // The first restart may still lack its explanation.
+    // The first restart may still lack its ledger entry.
     if let Err(why) = budget(call, call.job.restarts, None) {
         tracing::warn!(job = %call.name, "{}", not_counted(&why));
     }
 }
 
-/// Why a job that waits again does, and what that costs it.
+/// Determines why a job was requeued, and updates its budget.
 pub(crate) fn explain(call: &Call, job: &JobState) {
     let mut problems = Vec::new();
     let nodes = states(call, &mut problems);
     for problem in problems {
         tracing::warn!(job = %call.name, "{problem}");
     }
-    // slurmctld counts the attempt to come, our environment sometimes the one that ended.
+    // slurmctld counts the coming attempt, the environment in some cases the one that ended.
     let attempt = job.restarts.saturating_sub(1);
     let ran = job.last_sched.map(|start| Duration::from_secs((now() / 1000).saturating_sub(start)));
-    // What is known without the line that this call adds.
+    // The budget before this call adds its own line.
     let used = match budget(call, attempt, ran) {
         Ok(used) => used,
         Err(why) => return uncounted(call, job, attempt, ran, &nodes, &why),
@@ -71,8 +71,8 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
     }
 }
 
-/// Slurm would put a job back without end whose deaths are not counted: it is held, if the job may come back at all. A
-/// ledger that cannot be read at all is no reason to hold every job of the cluster.
+/// Slurm would requeue a job endlessly if its failures cannot be counted, so it is held, provided that it may be
+/// requeued at all. If the whole ledger is unreadable, jobs are not held: that would affect every job of the cluster.
 fn uncounted(
     call: &Call,
     job: &JobState,
@@ -112,7 +112,7 @@ fn uncounted(
     decision(call, record);
 }
 
-/// `EndTime` of a waiting job is the latest it could have.
+/// Whether the job has ended: `EndTime` of a pending job is the latest possible one, in the future.
 fn has_ended(job: &JobState) -> bool {
     job.end.is_some_and(|end| end <= now() / 1000 + 1)
 }
@@ -122,8 +122,8 @@ fn by(call: &Call, job: &JobState, nodes: &[NodeState]) -> By {
     if !refused.is_empty() {
         return By::Gate(refused);
     }
-    // A restart count is no evidence: with exit code 0 it is one more than the environment's where a node died, and also
-    // where somebody puts a job back that has just ended.
+    // The restart count is no evidence: with exit code 0 it exceeds the environment's by one after a node failure,
+    // but also if a user requeues a job that has just ended.
     let dead = Down::of(nodes.iter());
     let recorded = job.state.split('+').any(|state| state == "NODE_FAIL");
     if recorded || !dead.blamed.is_empty() { By::NodeFail(dead) } else { By::Somebody }
@@ -140,7 +140,7 @@ pub(crate) fn refused(call: &Call, nodes: &[NodeState]) -> Vec<Blamed> {
                 Some(reason) if reason.phase == Phase::Prolog && reason.jobs.contains(&call.job.id) => {
                     reason.subject
                 }
-                // slurmctld did not answer the prolog; our reason is still on its way.
+                // slurmctld did not answer the prolog; railgate's reason is still pending.
                 None if text == "Prolog error" => text.clone(),
                 _ => return None,
             };
@@ -223,7 +223,7 @@ fn record(
     decision(call, record);
 }
 
-/// `gpu-lost@3 on n2`
+/// Formats blamed parts: `gpu-lost@3 on n2`.
 pub(crate) fn named(blamed: &[Blamed]) -> String {
     blamed.iter().map(|by| format!("{} on {}", by.subject, by.node)).collect::<Vec<_>>().join(", ")
 }
@@ -254,13 +254,13 @@ mod tests {
     use super::*;
     use crate::testing::{Scene, job, node};
 
-    /// As it stands in the queue again: the latest end it could have is a day away.
+    /// The job as pending again: its latest possible end is a day away.
     fn waiting(restarts: &str) -> String {
         job(&[("Reason", "None"), ("Restarts", restarts), ("EndTime", "Unknown"), ("PreemptTime", "None")])
     }
 
     #[test]
-    fn a_move_by_the_gate_is_counted_and_never_holds() {
+    fn a_move_by_the_gate_is_counted_but_does_not_hold_the_job() {
         let scene = Scene::new("0", "1");
         scene.jobs(&[waiting("1")]);
         let reason = "railgate: gpu-lost@3: off bus; reboot [prolog job=7]";
@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn the_gates_move_is_seen_behind_an_exit_code_too() {
-        // The batch host's own prolog failed: Slurm ends the job with exit code 1 and puts it back.
+    fn a_move_by_the_gate_is_recognized_with_an_exit_code() {
+        // The batch host's own prolog failed: Slurm ends the job with exit code 1 and requeues it.
         let mut scene = Scene::new("256", "0");
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
         let reason = "railgate: gpu-lost@3: off bus; reboot [prolog job=7]";
         scene.file("nodes", &node("n2", "IDLE+DRAIN", reason));
-        // Not yet at the first question.
+        // At the first query it is not requeued yet.
         scene.jobs(&[job(&[]), waiting("1")]);
         crate::failed::look(&scene.call());
         let ledger = scene.ledger();
@@ -298,10 +298,10 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_keep_dying_hold_the_job() {
+    fn repeated_node_failures_hold_the_job() {
         let mut scene = Scene::new("0", "1");
         scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "DOWN", "Not responding")));
-        // Of the first attempt there is a note alone.
+        // The first attempt has only a note.
         crate::ends::note(&scene.call().own, &scene.env);
         for attempt in 1..4_u32 {
             scene.set("SLURM_JOB_RESTART_COUNT", &attempt.to_string());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_whose_deaths_cannot_be_counted_is_held_once() {
+    fn a_job_whose_failures_cannot_be_counted_is_held_once() {
         let mut scene = Scene::new("0", "1");
         scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "DOWN", "Not responding")));
         scene.jobs(&[waiting("2")]);
@@ -327,7 +327,7 @@ mod tests {
         let ledger = scene.ledger();
         assert_eq!((ledger.len(), ledger[0].event), (1, Event::Held));
         assert!(ledger[0].why.contains("line 1 of ledger.jsonl"), "{}", ledger[0].why);
-        // Released by a person who has seen why: counted from there.
+        // Released by a person who has seen the reason: counting starts there.
         scene.set("SLURM_JOB_RESTART_COUNT", "2");
         scene.jobs(&[waiting("3")]);
         look(&scene.call());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn without_consent_a_dying_node_stays_slurms_business() {
+    fn without_consent_slurms_own_requeue_is_left_alone() {
         let mut scene = Scene::new("0", "9");
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
         scene.jobs(&[waiting("10")]);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_put_back_costs_nothing() {
+    fn a_requeue_by_a_user_does_not_count_against_the_budget() {
         let scene = Scene::new("0", "1");
         scene.jobs(&[waiting("1")]);
         look(&scene.call());
@@ -353,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_count_alone_is_no_death_of_a_node() {
+    fn a_restart_count_alone_is_no_node_failure() {
         for (second, state, wants) in [
             ("IDLE", "PENDING", Event::Requeued),
             ("DOWN", "PENDING", Event::NodeFail),
             ("IDLE", "NODE_FAIL+COMPLETING", Event::NodeFail),
         ] {
             let scene = Scene::new("0", "1");
-            // It had come back once, and somebody put it back as it ended.
+            // It was requeued once before, and a user requeued it again as it ended.
             let call = scene.call();
             call.ledger.append(&entry(&call, Event::Requeued, 0, None, Vec::new(), "by hand")).unwrap();
             scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", second, "")));
@@ -372,8 +372,8 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_that_nobody_saw_is_no_death_of_a_node() {
-        // Put back by its owner while railgate was off on the controller, then once more.
+    fn an_unobserved_restart_is_no_node_failure() {
+        // Requeued by its owner while railgate was off on the controller, then once more.
         for down_since in [None, Some("2026-11-21T01:10:01")] {
             let mut scene = Scene::new("0", "0");
             scene.set("SLURM_JOB_NODELIST", "n[1-2]");
@@ -390,14 +390,14 @@ mod tests {
             let wants = if down_since.is_some() { Event::NodeFail } else { Event::Requeued };
             let events: Vec<Event> = scene.ledger().iter().map(|entry| entry.event).collect();
             assert_eq!(events, [wants], "{:?}", scene.ledger());
-            // Asked again, nothing is added.
+            // A second call adds nothing.
             look(&scene.call());
             assert_eq!(scene.ledger().len(), 1);
         }
     }
 
     #[test]
-    fn one_that_ended_well_is_left_alone() {
+    fn a_job_that_succeeded_is_left_alone() {
         let scene = Scene::new("0", "1");
         let call = scene.call();
         call.ledger.append(&entry(&call, Event::Death, 0, None, Vec::new(), "")).unwrap();

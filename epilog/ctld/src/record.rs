@@ -13,38 +13,38 @@ use crate::ends::{self, End};
 use crate::evidence::states_of;
 use crate::tally;
 
-/// What is written about an attempt.
+/// The decision about an attempt, to be written.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     /// The attempt that ended.
     pub(crate) attempt: u32,
-    /// What was done.
+    /// The decision.
     pub(crate) what: DecisionKind,
-    /// One sentence.
+    /// One sentence of explanation.
     pub(crate) why: String,
-    /// Slurm's state of the job, where it shows one.
+    /// Slurm's state of the job, if known.
     pub(crate) state: Option<String>,
-    /// What the job asked for, where Slurm was asked about it.
+    /// Resources that the job requested, if Slurm was queried about it.
     pub(crate) request: JobRequest,
     /// Faults that do not count as the cause, and why.
     pub(crate) discounted: Vec<Discounted>,
-    /// It would have been looked into, had its owner asked for a restart.
+    /// The job would have been considered for a restart if its owner had requested one.
     pub(crate) not_asked: bool,
-    /// What of the budget is used, this attempt included.
+    /// The used budget, including this attempt.
     pub(crate) used: Option<Used>,
-    /// The nodes.
+    /// State of its nodes.
     pub(crate) nodes: &'a [DecisionNode],
-    /// How long we waited.
+    /// How long this program waited for the nodes.
     pub(crate) waited: Duration,
 }
 
-/// Writes the decision beside the nodes' reports, and a line to the log.
+/// Writes the decision beside the node reports, and a line to the log.
 pub(crate) fn decision(call: &Call, record: Record<'_>) {
     let ended = End { time: now(), nodelist: call.nodelist().to_owned() };
     decision_about(call, record, ended, call.exit.job);
 }
 
-/// As [`decision`], about an attempt that is not the one this call is about.
+/// As [`decision`], about an earlier attempt than the one of this call.
 fn decision_about(call: &Call, record: Record<'_>, ended: End, exit: Option<u32>) {
     let what = record.what;
     tracing::info!(job = %call.name, attempt = record.attempt, "{what:?}: {}", record.why);
@@ -78,7 +78,7 @@ fn decision_about(call: &Call, record: Record<'_>, ended: End, exit: Option<u32>
     }
 }
 
-/// A line for the ledger.
+/// Makes a line for the ledger.
 pub(crate) fn entry(
     call: &Call,
     event: Event,
@@ -101,7 +101,7 @@ pub(crate) fn entry(
     }
 }
 
-/// Who is blamed, each node and part once.
+/// Blamed nodes and parts, without duplicates.
 pub(crate) fn blamed(evidence: &[&NodeEvidence]) -> Vec<Blamed> {
     let mut blamed: Vec<Blamed> = Vec::new();
     let mut places: HashMap<(&str, &str), usize> = HashMap::new();
@@ -120,10 +120,10 @@ pub(crate) fn blamed(evidence: &[&NodeEvidence]) -> Vec<Blamed> {
     blamed
 }
 
-/// What of the job's budget is used. A first restart that no line explains gets its line now.
+/// The used part of the job's budget. If the first restart has no ledger entry yet, one is added now.
 ///
 /// # Errors
-/// The ledger cannot be read: nothing may be restarted then.
+/// The ledger cannot be read: no job may be requeued then.
 pub(crate) fn budget(call: &Call, restarts: u32, ran: Option<Duration>) -> Result<Used, Uncounted> {
     let mut entries = call.ledger.of_job(call.job.id, call.job.uid, now())?;
     if restarts > 0 && !entries.iter().any(|entry| entry.attempt == 0) {
@@ -132,13 +132,14 @@ pub(crate) fn budget(call: &Call, restarts: u32, ran: Option<Duration>) -> Resul
     Ok(used(&entries, &call.config.requeue, now(), restarts, ran))
 }
 
-/// Why a job is not restarted whose budget is not known, in a sentence.
+/// Explains, in a sentence, why a job with an unknown budget is not restarted.
 pub(crate) fn not_counted(why: &Uncounted) -> String {
     format!("the ledger cannot be used: {why}; how often the job has come back is not known")
 }
 
-/// What explains the first restart, where this program did not see it: a node of that attempt that is down since then. A
-/// restart alone says nothing, because a job also goes back by hand while railgate is off on the controller.
+/// The entry for a first restart that this program did not observe. Its cause is a node of that attempt that has been
+/// down since; the restart alone is no evidence, because a job may also have been requeued by hand while railgate was
+/// off on the controller.
 fn first_restart(call: &Call) -> std::io::Result<Entry> {
     let ended = ends::find(&call.own, call.job.id);
     let mut problems = Vec::new();
@@ -147,7 +148,7 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
         tracing::warn!(job = %call.name, "{problem}");
     }
     let ended = ended.unwrap_or_else(|| End { time: now(), nodelist: String::new() });
-    // One that went down later did so without this job.
+    // Nodes that went down later are unrelated to this job.
     let down: Vec<&NodeState> = nodes
         .iter()
         .filter(|node| down_since(node).is_none_or(|since| since <= ended.time / 1000 + 5))
@@ -162,7 +163,7 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
     first.time = ended.time;
     call.ledger.append(&first)?;
     tally::count(call, &first);
-    // What the report says about a past attempt changes on evidence alone.
+    // The report about a past attempt is changed only by evidence.
     if event != Event::NodeFail {
         return Ok(first);
     }
@@ -183,12 +184,12 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
     Ok(first)
 }
 
-/// Nodes that are down.
+/// Nodes that are down, and their description.
 #[derive(Debug, Default)]
 pub(crate) struct Down {
     /// For the ledger.
     pub(crate) blamed: Vec<Blamed>,
-    /// `gn2 went down (Not responding)`; empty where there is none.
+    /// `gn2 went down (Not responding)`; empty if there is none.
     pub(crate) text: String,
 }
 
@@ -200,7 +201,7 @@ impl Down {
         for node in nodes.filter(|node| node.has("DOWN")) {
             let subject = "down".to_owned();
             down.blamed.push(Blamed { node: node.name.clone(), subject, part: String::new() });
-            // Job lists of others are nobody's business who reads the sentence.
+            // The reader must not see the job ids of other users.
             let reason = node.reason.as_ref().map_or("", |reason| reason.text.as_str());
             let reason = reason_for_reader(reason, &[]);
             let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
@@ -220,7 +221,7 @@ fn down_since(node: &NodeState) -> Option<u64> {
     node.reason.as_ref().and_then(|reason| reason.since)
 }
 
-/// A node as the report shows it.
+/// A node's state in the form of the report.
 pub(crate) fn seen(node: &NodeState) -> DecisionNode {
     DecisionNode {
         node: node.name.clone(),

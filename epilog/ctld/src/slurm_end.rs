@@ -1,4 +1,4 @@
-//! The record of how Slurm ended a job: reports read it after slurmctld has purged the job.
+//! The record of how Slurm ended a job, used by reports after slurmctld has purged the job.
 
 use railgate_runner::Config;
 use railgate_slurm::JobStanding;
@@ -8,19 +8,19 @@ use railgate_stats::{REPORT_SCHEMA, SlurmEnd, SlurmView};
 use crate::call::now;
 use crate::ended_job::{Note, Waiting, went_back};
 
-/// How far a job's record is.
+/// Progress of a job's record.
 #[derive(Debug)]
 pub(crate) enum Record {
-    /// Slurm has not said yet how the job ended.
+    /// Slurm has not reported yet how the job ended.
     Open,
-    /// It has, and the record is not written yet.
+    /// The end is known, but the record is not written yet.
     Known(Box<SlurmEnd>),
-    /// It is written, or there is nothing to write.
+    /// It is written, or no record is needed.
     Settled,
 }
 
 impl Record {
-    /// The first state of a record; already settled on a site without a shared report directory.
+    /// The initial state of a record; already settled on a site without a shared report directory.
     pub(crate) fn begin(config: &Config) -> Self {
         if wanted(config) { Record::Open } else { Record::Settled }
     }
@@ -29,7 +29,7 @@ impl Record {
         matches!(self, Record::Settled)
     }
 
-    /// Takes over what slurmctld knows of the job; `None` where it has forgotten it.
+    /// Takes over slurmctld's state of the job; `None` if slurmctld has purged it.
     pub(crate) fn learn(&mut self, cluster: Option<&str>, note: &Note, standing: Option<&JobStanding>) {
         if !matches!(self, Record::Open) {
             return;
@@ -60,7 +60,7 @@ pub(crate) fn wanted(config: &Config) -> bool {
     config.report.record_ends && config.report.dir.is_some()
 }
 
-/// As Slurm shows the job; the exit code and the name are those that slurmctld gave this program.
+/// The job as Slurm shows it; the exit code and the name are from the environment of this program.
 pub(crate) fn view(note: &Note, standing: &JobStanding) -> SlurmView {
     let millis = |seconds: Option<u64>| seconds.map(|seconds| seconds.saturating_mul(1000));
     SlurmView {
@@ -76,7 +76,7 @@ pub(crate) fn view(note: &Note, standing: &JobStanding) -> SlurmView {
     }
 }
 
-/// Writes the records that are known, in one go. Returns the last error, and the number of records that are given up.
+/// Writes all known records. Returns the last error, and the number of records that were given up.
 pub(crate) fn write(config: &Config, jobs: &mut [&mut Waiting]) -> (Option<String>, u64) {
     let known: Vec<(SlurmEnd, u32, u32)> = jobs
         .iter()
@@ -126,12 +126,12 @@ mod tests {
         assert_eq!((end.job, end.attempt, end.slurm.state.as_str()), (7, 0, "TIMEOUT"));
         assert_eq!((end.slurm.name.as_deref(), end.slurm.exit), (Some("train"), Some((0, 0))));
         assert_eq!(end.slurm.end, Some(9000));
-        // Its nodes' epilogs run.
+        // The epilogs of its nodes run.
         assert!(matches!(learned("COMPLETING", 0, Some("alpha")), Record::Open));
     }
 
     #[test]
-    fn of_a_job_that_went_back_or_is_forgotten_there_is_nothing_to_record() {
+    fn a_requeued_or_purged_job_gets_no_record() {
         for (state, restarts) in [("PENDING", 0), ("COMPLETED", 1), ("REQUEUE_HOLD", 0)] {
             assert!(learned(state, restarts, Some("alpha")).is_settled(), "{state}");
         }

@@ -1,13 +1,15 @@
-//! Processes ended jobs in the background: writes the record of the final state beside the node reports (`slurm_end`), and,
-//! with `[report] admin_comment`, one line of the report into our field of AdminComment in the accounting database.
+//! Processes ended jobs in the background: writes the record of the final state beside the node reports (`slurm_end`)
+//! and, with `[report] admin_comment`, one line of the report into railgate's field of AdminComment in the accounting
+//! database.
 //!
-//! slurmctld shows the final state only after the epilogs of all nodes, purges the job `MinJobAge` later, and rejects changes
-//! to ended jobs. This program must not keep a job completing. It therefore leaves a note; one background process for all
-//! notes asks slurmctld whether each job was requeued and how it ended, and waits for the node reports if a line is wanted.
+//! slurmctld shows the final state only after the epilogs of all nodes, purges the job `MinJobAge` later, and rejects
+//! changes to ended jobs. This program must not keep a job completing, so it only leaves a note. One background
+//! process handles all notes: it queries slurmctld whether each job was requeued and how it ended, and waits for the
+//! node reports if a line is wanted.
 //!
-//! All jobs that are due are asked about in one query, and written in batches: 2,000 jobs may end in a minute
-//! (`cargo xtask bench storm`). A note that cannot be kept or worked off is counted: the log and `railgate doctor` say
-//! how many.
+//! All jobs that are due share one query, and results are written in batches: 2,000 jobs may end in a minute (`cargo
+//! xtask bench storm`). Notes that cannot be kept or handled are counted; the log and `railgate doctor` report their
+//! number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -34,25 +36,25 @@ use crate::ended_job::{Comment, LONGEST, Look, Note, ROUND, Waiting, look};
 use crate::old_notes::old_notes;
 use crate::slurm_end;
 
-/// The first argument of the process that works the notes off.
+/// First argument of the process that works the notes off.
 const WORD: &str = "sum-up";
-/// A round's pause is at least so many times as long as slurmctld and the database took to answer in it.
+/// The pause after a round is at least this many times the response time of slurmctld and the database in that round.
 const EASE: u32 = 4;
-/// Jobs in one query to slurmctld.
+/// Most jobs in one query to slurmctld.
 const ASKED_ABOUT: usize = 2000;
-/// Jobs in one query to the database, and in one process that writes.
+/// Most jobs in one query to the database, and in one process that writes.
 const WRITTEN: usize = 200;
-/// What the database has not taken by then is lost.
+/// Time after which a line that the database has not taken is lost.
 const GIVE_UP_MS: u64 = 60 * 60 * 1000;
-/// Notes that are worked on at once; more wait in the spool. An hour of 2,000 a minute is 120,000.
+/// Most notes that are handled at once; further ones wait in the spool. One hour at 2,000 a minute is 120,000.
 const MOST: usize = 150_000;
 
-/// Longer job names are cut, characters.
+/// Longest job name, characters; longer ones are cut.
 const MAX_NAME: usize = 200;
 
-/// What [`FIND`] is asked for.
+/// Name of the task [`FIND`].
 const FIND_NAME: &str = "find-reports";
-/// Which jobs have a report directory. One child for many jobs: most jobs have no GPU and no report.
+/// Finds the jobs that have a report directory. One child for many jobs: most jobs have no GPU and no report.
 pub(crate) const FIND: Task = Task::new(FIND_NAME, find);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,8 +64,8 @@ struct FindOrder {
     jobs: Vec<u32>,
 }
 
-/// Leaves a note of the job that this call is about, and sees to it that somebody works it off. Trouble is logged where
-/// there is a log, and no more: nothing depends on it.
+/// Leaves a note of the job of this call, and starts the process that works notes off if none runs. Failures are
+/// logged if there is a log, and have no other effect.
 pub(crate) fn leave_note(places: &Places, env: &Env) {
     let read = Loaded::read(&places.config(), false, &railgate_runner::node_name());
     let wanted =
@@ -71,12 +73,12 @@ pub(crate) fn leave_note(places: &Places, env: &Env) {
     let Some(note) = wanted.then(|| note(env)).flatten() else { return };
     let own = own(places);
     let left = write(&own, &note);
-    // A process that has the lock looks for notes once more after it has given it back. Also where there was no room:
-    // the notes that fill it are to be worked off.
+    // A process with the lock checks for new notes once more after releasing it. Also started if there was no room:
+    // the notes that fill the spool must be worked off.
     let is_at_work = matches!(lock(&own), Ok(None));
     let started = if is_at_work { Ok(()) } else { start(env) };
     if let Err(why) = left.and(started) {
-        // A job that ended well has opened no log so far.
+        // A job that succeeded has opened no log so far.
         start_logging(&LogConfig { file: own.join("epilog-ctld.log"), level: LogLevel::Warn });
         tracing::warn!(job = note.job, "end of the job: {why}");
     }
@@ -111,7 +113,7 @@ fn write(own: &Path, note: &Note) -> io::Result<()> {
     Err(io::Error::other("more job ends wait than there is room for, this one is counted as lost"))
 }
 
-/// In a process group of its own: slurmctld ends ours when we have ended.
+/// In its own process group: slurmctld kills this one when this program has ended.
 fn start(env: &Env) -> io::Result<()> {
     let conf = env.get(OsStr::new("SLURM_CONF")).map(|conf| ("SLURM_CONF", conf.clone()));
     let cluster = env.get(OsStr::new("SLURM_CLUSTER_NAME")).map(|name| ("SLURM_CLUSTER_NAME", name.clone()));
@@ -129,12 +131,12 @@ fn start(env: &Env) -> io::Result<()> {
         .map(drop)
 }
 
-/// This process is the one that works the notes off.
+/// Whether this process was started to work the notes off.
 pub(crate) fn is_asked() -> bool {
     std::env::args_os().nth(1).is_some_and(|word| word == WORD)
 }
 
-/// Works the notes off until there are none. Where another process does, there is nothing to do.
+/// Works the notes off until there are none. Returns at once if another process does.
 pub(crate) fn work(places: &Places, env: &Env) -> io::Result<()> {
     let own = own(places);
     let Some(mut held) = lock(&own)? else { return Ok(()) };
@@ -145,7 +147,7 @@ pub(crate) fn work(places: &Places, env: &Env) -> io::Result<()> {
     loop {
         desk.work_off()?;
         drop(held);
-        // A note that was left after the last look, and whose own process found the lock taken.
+        // Handles a note that was left after the last check by a process that still found the lock taken.
         if !desk.spool.has_notes() {
             return Ok(());
         }
@@ -158,16 +160,16 @@ fn lock(own: &Path) -> io::Result<Option<FileLock>> {
     FileLock::try_take(&own.join("sum-up.lock"))
 }
 
-/// The notes and what working them off needs.
+/// The notes, and the state for working them off.
 struct Desk {
     config: Config,
     client: Client,
     cluster: Option<String>,
     spool: Spool,
     waiting: BTreeMap<u32, Waiting>,
-    /// Notes without room that the log has told of.
+    /// Number of refused notes that has been logged.
     told: u64,
-    /// Why lines are not written at present.
+    /// The last logged error; empty while lines can be written.
     trouble: String,
 }
 
@@ -177,7 +179,7 @@ impl Desk {
         Desk {
             client: Client::new(&config.slurm, env),
             cluster: cluster_name(env).ok(),
-            // What came before this process was told of by the one before.
+            // Notes refused earlier were logged by the previous process.
             told: spool.refused().map_or(0, |(count, _)| count),
             spool,
             waiting: BTreeMap::new(),
@@ -204,7 +206,7 @@ impl Desk {
         }
     }
 
-    /// Takes over what was left meanwhile.
+    /// Takes over new notes.
     fn take(&mut self) -> io::Result<()> {
         let new = if self.waiting.len() < MOST { self.spool.take()? } else { Vec::new() };
         if !new.is_empty() || self.waiting.is_empty() {
@@ -231,7 +233,7 @@ impl Desk {
         let mut unreadable = 0;
         for line in lines {
             match serde_json::from_str::<Note>(&line) {
-                // A job that came back and ended again has a later note.
+                // A job that was requeued and ended again has a later note.
                 Ok(note) if self.waiting.get(&note.job).is_none_or(|old| old.note.time < note.time) => {
                     self.waiting.insert(note.job, Waiting::new(&self.config, note));
                 }
@@ -252,7 +254,7 @@ impl Desk {
         }
     }
 
-    /// Looks at every job that is due, and returns how long to wait until the next round.
+    /// Checks every job that is due, and returns the pause before the next round.
     fn round(&mut self) -> Duration {
         let mut asked = Duration::ZERO;
         let mut spent = BTreeMap::new();
@@ -305,11 +307,11 @@ impl Desk {
         self.give_up(due);
     }
 
-    /// Records how these jobs ended, as far as Slurm tells.
+    /// Records how these jobs ended, as far as Slurm shows it.
     fn record(&mut self, due: &[u32], standings: &BTreeMap<u32, JobStanding>) {
         let cluster = self.cluster.as_deref();
         let mut jobs = Vec::new();
-        // One pass over all, since each is borrowed for the batch; `due` comes in the order of time.
+        // One pass over all jobs, since each is borrowed for the batch; `due` is ordered by time.
         let wanted: BTreeSet<u32> = due.iter().copied().collect();
         for (id, waiting) in self.waiting.iter_mut().filter(|(id, _)| wanted.contains(id)) {
             waiting.record.learn(cluster, &waiting.note, standings.get(id));
@@ -322,7 +324,7 @@ impl Desk {
         }
     }
 
-    /// Once for each trouble, not once for each job.
+    /// Logs an error once, not once for each job.
     fn say(&mut self, why: String) {
         if why != self.trouble {
             tracing::warn!("ends of jobs: {why}; tried again");
@@ -364,7 +366,7 @@ impl Desk {
         ready
     }
 
-    /// Where each of the jobs has reports; `None` where that cannot be told.
+    /// Directories with reports of each job; `None` if they could not be determined.
     fn find(&self, due: &[u32]) -> Option<BTreeMap<u32, Vec<PathBuf>>> {
         let report = &self.config.report;
         let order = FindOrder {
@@ -376,7 +378,7 @@ impl Desk {
         serde_json::from_slice(&reply).ok()
     }
 
-    /// False where the database takes nothing.
+    /// Writes the lines. Returns false if the database takes none.
     fn write(&mut self, lines: &[AccountingLine]) -> bool {
         let noted = match note_in_accounting(&self.client, lines) {
             Ok(noted) => noted,
@@ -425,14 +427,14 @@ impl Desk {
     }
 }
 
-/// In a child: the directories in which each of the jobs has one.
+/// Runs in a child: for each job, the directories that have reports of it.
 fn find(order: &[u8]) -> Result<Vec<u8>, String> {
     let order: FindOrder = serde_json::from_slice(order).map_err(|why| why.to_string())?;
     let mut found: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
     for dir in &order.dirs {
         for job in &order.jobs {
             let place = dir.join(&order.cluster).join(job.to_string());
-            // Only what is not there for certain is left out.
+            // Only directories that certainly do not exist are left out.
             let absent = fs::symlink_metadata(place).is_err_and(|why| {
                 [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&why.kind())
             });
@@ -450,7 +452,7 @@ mod tests {
     use crate::ended_job::PATIENCE_MS;
     use crate::testing::{Scene, ended_at as note};
 
-    /// As squeue prints it.
+    /// A job in the output format of squeue.
     fn shown(job: u32, state: &str, restarts: u32) -> String {
         let times = ["2026-11-21T00:59:59", "2026-11-21T01:00:00", "2026-11-21T01:10:00"];
         let [submitted, start, end] = times.map(|time| format!("{time:<20}"));
@@ -476,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ends_take_few_queries() {
+    fn many_ended_jobs_need_few_queries() {
         let scene = Scene::new("0", "0");
         let places = places(&scene);
         let own = own(&places);
@@ -494,12 +496,12 @@ mod tests {
     }
 
     #[test]
-    fn more_than_20_000_waiting_ends_leave_room_for_one_more() {
+    fn with_20_000_waiting_ends_one_more_is_accepted() {
         let scene = Scene::new("0", "0");
         let places = places(&scene);
         let own = own(&places);
         let old = now() - PATIENCE_MS - 1;
-        // As an earlier version left them.
+        // In the form of an earlier version.
         let dir = Spool::of_job_ends(&own).dir().to_owned();
         fs::create_dir_all(&dir).unwrap();
         for job in 1..=20_000 {
@@ -517,7 +519,7 @@ mod tests {
         let mut next = desk();
         next.add(next.spool.kept().unwrap());
         assert_eq!(next.waiting.len(), 20_100);
-        // All of them went back, so no report is read.
+        // All of them were requeued, so no report is read.
         scene.file("standings", &(1..=20_100).map(|job| shown(job, "PENDING", 1)).collect::<String>());
         next.work_off().unwrap();
         assert!(next.spool.lost().unwrap().is_none() && !next.spool.has_notes());
@@ -525,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_are_not_summed_up_are_counted() {
+    fn lost_ends_are_counted() {
         let scene = Scene::new("0", "0");
         let own = scene.path("own");
         let mut desk = Desk::new(with_comments(&scene), &own, &Env::new());
@@ -544,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_loses_nothing() {
+    fn an_outage_loses_no_line() {
         let scene = Scene::new("0", "0");
         let own = scene.path("own");
         let mut desk = Desk::new(with_comments(&scene), &own, &Env::new());
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_into_our_field_and_nowhere_else() {
+    fn a_line_changes_only_our_field() {
         let scene = Scene::new("0", "0");
         let client = scene.call().client;
         scene.file("release", "slurm-wlm 24.11.5\n");
@@ -583,7 +585,7 @@ mod tests {
         assert_eq!(wrote(theirs), (Noted::Kept, theirs.to_owned()));
         assert_eq!(wrote("").0, Noted::Absent);
         assert_eq!(wrote("8|x\n").0, Noted::Absent);
-        // It would make capitals small, those of others too.
+        // It would convert capitals to lower case, also in text of others.
         for release in ["slurm-wlm 22.05.8\n", ""] {
             scene.file("release", release);
             assert_eq!(wrote("7|JS1:H4s= railgate: attempt 0 died;\n").0, Noted::Kept, "{release}");
@@ -594,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn many_lines_are_written_by_one_process() {
+    fn one_process_writes_many_lines() {
         let scene = Scene::new("0", "0");
         let client = scene.call().client;
         scene.file("release", "slurm-wlm 24.11.5\n");
@@ -608,10 +610,10 @@ mod tests {
         let kept = fs::read_to_string(scene.path("comment")).unwrap();
         assert!(kept.contains("33|theirs railgate: completed, MFU 33 %;"), "{kept}");
         let calls = scene.calls();
-        // A query before, sacctmgr's release, what is written, a query after.
+        // A query before, sacctmgr's release, the changes, a query after.
         assert_eq!(calls.len(), 4, "{calls:?}");
 
-        // A comment that is too long for a line of input, and a sacctmgr that reads none.
+        // A comment that is too long for an input line, and a sacctmgr that reads no input.
         let long = "y".repeat(4000);
         scene.file("comment", &format!("1|{long}\n2|\n"));
         let noted = note_in_accounting(&client, &lines[..2]).unwrap();

@@ -1,4 +1,4 @@
-//! A job's report reduced to one line, in a child whose memory and time are bounded: its parts are the user's.
+//! Summarizes a job's report in one line, in a child with bounded memory and time: users can write the node reports.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 const NAME: &str = "sum-up-report";
 pub(crate) const TASK: Task = Task::new(NAME, task);
 
-/// Address space, and more for each node: what a part of eight GPUs takes, twice.
+/// Limit of the address space, to which an amount per node is added: twice the need of a node report with eight GPUs.
 const MEMORY: u64 = 160 << 20;
 const MEMORY_PER_NODE: u64 = 1 << 20;
 const MOST_MEMORY: u64 = 2 << 30;
-/// To merge what was read.
+/// Time limit for merging the reports after reading.
 const MERGE: Duration = Duration::from_secs(5);
-/// Longer than any line that is made of a report, bytes.
+/// Longest line of a summary, bytes.
 const MOST_LINE: usize = 2048;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,12 +35,12 @@ struct Order {
     view: Option<SlurmView>,
 }
 
-/// Whose report, and where it is.
+/// Identifies a job's report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Of<'a> {
-    /// The cluster's name, where it is known.
+    /// The cluster's name, if known.
     pub(crate) cluster: Option<&'a str>,
-    /// The directories that have reports of the job; empty: all that the configuration names.
+    /// Directories with reports of the job; empty: all directories of the configuration.
     pub(crate) dirs: &'a [PathBuf],
     /// The job.
     pub(crate) job: u32,
@@ -52,20 +52,20 @@ pub(crate) struct Of<'a> {
     pub(crate) nodelist: &'a str,
 }
 
-/// What is to be known of a job's report.
+/// Result of the child.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Summed {
-    /// Every node of the last attempt has written its last word.
+    /// Whether every node of the last attempt has written its final report.
     pub(crate) whole: bool,
-    /// `None` where the report says nothing that Slurm does not know.
+    /// `None` if the report adds nothing to what Slurm shows.
     pub(crate) line: Option<String>,
 }
 
-/// Reads and sums up the report of a job whose last attempt ran on the nodes of `nodelist`.
+/// Reads and summarizes the report of a job whose last attempt ran on the nodes of `nodelist`.
 ///
 /// # Errors
-/// It could not be read within its bounds.
+/// The report could not be read within the limits.
 pub(crate) fn summed(config: &ReportConfig, of: &Of<'_>, view: Option<SlurmView>) -> Result<Summed, String> {
     let nodes = hostlist::expand(of.nodelist).map_err(|why| why.to_string())?;
     let time = config.time_for(u32::try_from(nodes.len()).unwrap_or(u32::MAX));
@@ -110,7 +110,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&summed).map_err(|why| why.to_string())
 }
 
-/// Every node of the last attempt has written its last word.
+/// Whether every node of the last attempt has written its final report.
 fn whole(report: &JobReport) -> bool {
     report.attempts.last().is_some_and(|attempt| {
         attempt.silent_nodes.is_empty() && attempt.nodes.iter().all(|node| node.end.is_some())

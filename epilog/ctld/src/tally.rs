@@ -1,4 +1,4 @@
-//! What became of jobs, counted for Prometheus. The ledger stays the truth: this only spares reading all of it.
+//! Counts of job events for Prometheus. The ledger is authoritative; this only avoids reading all of it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,11 @@ use railgate_stats::metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controlle
 use crate::call::Call;
 
 const FILE: &str = "decisions.json";
-/// A storm of jobs counts one after the other; whoever has waited so long is not counted.
+/// Longest wait for the lock when many jobs end at once; after that the event is not counted.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Counts a line of the ledger, and writes the file where the site wants one. A failure is logged and changes nothing.
+/// Counts a ledger entry, and writes the metrics file if the site enabled it. A failure is logged and has no other
+/// effect.
 pub(crate) fn count(call: &Call, entry: &Entry) {
     let Some(dir) = &call.config.metrics.dir else { return };
     let counted = add(&call.own.join(FILE), entry, |decisions| {
@@ -32,7 +33,7 @@ fn add(path: &Path, entry: &Entry, publish: impl Fn(&Decisions) -> io::Result<()
         Err(why) if why.kind() == io::ErrorKind::NotFound => Vec::new(),
         read => read?,
     };
-    // One that is damaged begins anew, as a counter may.
+    // A damaged file starts at zero, as a counter may.
     let known: BTreeMap<String, u64> = serde_json::from_slice(&text).unwrap_or_default();
     let mut decisions: Decisions = known
         .into_iter()
@@ -60,7 +61,7 @@ fn event(event: Event) -> &'static str {
     }
 }
 
-/// The first check that is blamed. A job's owner could name any in a report of their own: what is none of ours is `other`.
+/// The first blamed check. A job's owner could write any name in a report; unknown ones become `other`.
 fn check(entry: &Entry) -> String {
     let Some(subject) = entry.blamed.iter().map(|by| by.subject.as_str()).find(|subject| !subject.is_empty())
     else {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_counted_by_check_and_nobody_can_invent_one() {
+    fn events_are_counted_by_check_and_unknown_checks_as_other() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join(FILE);
         let page = RefCell::new(String::new());

@@ -1,4 +1,4 @@
-//! A controller of a few lines behind the same `bin_dir` that a site sets.
+//! A fake controller, used through `bin_dir` as at a site.
 
 use std::ffi::OsString;
 use std::fs;
@@ -49,7 +49,7 @@ case "$1 $2" in
 esac
 "#;
 
-/// One job's end.
+/// The end of one job.
 pub(crate) struct Scene {
     place: tempfile::TempDir,
     pub(crate) env: Env,
@@ -57,7 +57,7 @@ pub(crate) struct Scene {
     pub(crate) acting: Acting,
 }
 
-/// As 22.05.8 prints it, `more` laid over it.
+/// A job as printed by 22.05.8, with the fields in `more` replaced.
 pub(crate) fn job(more: &[(&str, &str)]) -> String {
     let mut fields = vec![
         ("JobId", "7"),
@@ -143,7 +143,7 @@ impl Scene {
         fs::write(self.path(name), content).unwrap();
     }
 
-    /// What `show job` says, one after the other; the last one for ever.
+    /// Sets the successive outputs of `show job`; the last one repeats.
     pub(crate) fn jobs(&self, answers: &[String]) {
         for n in 0..100 {
             let _ = fs::remove_file(self.path(&format!("job.{n:02}")));
@@ -170,7 +170,7 @@ impl Scene {
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// What was changed, in order.
+    /// All changes, in order.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.calls()
             .into_iter()

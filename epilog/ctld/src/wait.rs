@@ -9,36 +9,36 @@ use railgate_slurm::{JobState, SlurmError};
 
 use crate::call::Call;
 
-/// The first pause; each one is half as long again, up to [`LONGEST`].
+/// The first pause; each further one is half as long again, up to [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_secs(8);
 
-/// How the waiting ended.
+/// Result of waiting.
 #[derive(Debug)]
 pub(crate) struct Waited {
-    /// The job's components as they were seen last.
+    /// The job's components in the last answer.
     pub(crate) job: Vec<JobState>,
     /// How long it took.
     pub(crate) took: Duration,
-    /// For the decision, where not every node has answered.
+    /// For the decision: why some nodes are missing; `None` if all have finished.
     pub(crate) missing: Option<String>,
 }
 
-/// Waits until no node has its epilog still to run. `job` is what the first query said.
+/// Waits until the epilogs of all nodes have ended. `job` is the first answer of slurmctld.
 pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
     let begun = Instant::now();
     if !completing(&job) {
         return Waited { job, took: Duration::ZERO, missing: None };
     }
     let limit = call.config.requeue.waiters;
-    // Held for as long as we wait.
+    // Held while this process waits.
     let waiters = call.own.join("waiters");
     let slot = slot(&waiters, limit);
     let missing = match &slot {
         Ok(Some(_)) => None,
         Ok(None) => Some(format!("did not wait for the nodes: {limit} others do")),
         Err(why) => {
-            // The decision's reader cannot do anything about it.
+            // The admin must fix this; the reader of the decision cannot.
             tracing::error!(
                 job = %call.name,
                 "{}: {why}: how many programs wait cannot be counted, so this one decides at once, without what the \
@@ -66,7 +66,7 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
         pause = (pause * 3 / 2).min(LONGEST);
         match call.client.until(begun + deadline + LONGEST).job(&call.name) {
             Ok(seen) => job = seen,
-            // Busy or restarting: what we have may still become better.
+            // slurmctld is busy or restarting: the last answer is kept, and polling continues.
             Err(why @ SlurmError::Silent { .. }) => tracing::warn!(job = %call.name, "{why}"),
             Err(why) if why.no_answer() => tracing::warn!(job = %call.name, "{why}"),
             Err(why) => {
@@ -79,14 +79,14 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
     }
 }
 
-/// At most so many ask slurmctld for the first time at once: an array that fails as a whole would otherwise
-/// have it answer hundreds of questions while it takes in hundreds of ends.
+/// Most processes that send their first query to slurmctld at once. Otherwise an array that fails as a whole would
+/// send hundreds of queries while slurmctld handles hundreds of ends.
 const ASKERS: u32 = 2;
-/// Nobody waits longer for a turn: asking out of turn is better than not deciding.
+/// Longest wait for a turn: a query out of turn is better than no decision.
 const TURN: Duration = Duration::from_secs(30);
 
-/// A turn to ask; held while the answer is on its way. `None` where it took too long, or the lock files cannot
-/// be had: then one asks without.
+/// Takes a turn to query, held until the answer arrives. `None` after too long a wait or without lock files: the
+/// query is then sent without a turn.
 pub(crate) fn turn(call: &Call) -> Option<FileLock> {
     let dir = call.own.join("askers");
     turn_of(&dir, ASKERS, TURN, call.job.id).unwrap_or_else(|why| {
@@ -95,10 +95,10 @@ pub(crate) fn turn(call: &Call) -> Option<FileLock> {
     })
 }
 
-/// One of `limit` lock files; `None` if all of them were taken all the time.
+/// Takes one of `limit` lock files; `None` if all of them stayed taken.
 ///
 /// # Errors
-/// The lock files cannot be had.
+/// The lock files cannot be used.
 pub(crate) fn turn_of(dir: &Path, limit: u32, patience: Duration, job: u32) -> io::Result<Option<FileLock>> {
     let begun = Instant::now();
     loop {
@@ -116,12 +116,12 @@ fn completing(job: &[JobState]) -> bool {
     job.iter().any(JobState::completing)
 }
 
-/// An array that fails as a whole must not ask in step.
+/// Spreads the pauses of the members of an array that fails as a whole.
 fn spread(job: u32) -> Duration {
     Duration::from_millis(u64::from(job % 16) * 25)
 }
 
-/// One of `limit` lock files; `None` if all are taken.
+/// Tries to take one of `limit` lock files; `None` if all are taken.
 fn slot(dir: &Path, limit: u32) -> io::Result<Option<FileLock>> {
     DirBuilder::new().mode(0o755).recursive(true).create(dir)?;
     for n in 0..limit {
@@ -138,7 +138,7 @@ mod tests {
     use crate::testing::Scene;
 
     #[test]
-    fn what_the_admin_must_mend_is_not_told_to_the_reports_reader() {
+    fn problems_for_the_admin_are_not_in_the_report() {
         let scene = Scene::new("256", "0");
         scene.file("waiters", "");
         let call = scene.call();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_slots() {
+    fn the_number_of_slots_is_limited() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("waiters");
         let first = slot(&dir, 2).unwrap();
