@@ -1,7 +1,8 @@
-//! The last line of a failed job's own output: whose fault it was, where this node knows.
+//! The last line in a failed job's own output: whether the hardware or the program caused the failure, if this node
+//! knows.
 //!
-//! Written by a child that has become the job's owner, to a file that is there already and is a regular one: root opens
-//! nothing of a user's. Each node speaks for itself alone, and only of what it has evidence of, so silence means nothing.
+//! A child that has become the job's owner writes it, to an existing regular file: root opens no file of a user. Each
+//! node reports only its own evidence, so a missing line has no meaning.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,15 +15,15 @@ use railgate_stats::NodeReport;
 use railgate_stats::application::AppEventKind;
 use railgate_stats::store::{Asked, NodeWord, load_words, programs_xid as programs_xid_on};
 
-/// Nobody's epilog waits longer for a word.
+/// Deadline of all Slurm commands for this line.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Nor for the parts of the nodes before it, whose epilogs begin when this one does.
+/// Longest wait for the reports of the nodes before this one, whose epilogs start at the same time.
 const COMPANY: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(250);
-/// Behind more nodes it says nothing: each of those that have something to say would read the parts of all.
+/// With more nodes before this one no line is written, since each node with evidence would read the reports of all.
 const MOST_BEFORE: usize = 256;
 
-/// Says it, where there is something to say and railgate may act.
+/// Writes the line, if there is evidence and railgate may act.
 pub(crate) fn say(hook: &Hook, report: &NodeReport) {
     if !matches!(acting(&hook.config, &hook.places), Acting::Allowed) {
         return;
@@ -32,13 +33,14 @@ pub(crate) fn say(hook: &Hook, report: &NodeReport) {
     append_to_output(hook, &client, &text);
 }
 
-/// `alone`: no node before this one in the job's list says anything. What every node may see alike is said once.
+/// `alone`: whether no earlier node in the job's list writes a line. Evidence that every node may have is reported
+/// once.
 fn last_word(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<String> {
     if report.exit?.status == 0 || report.refused() {
         return None;
     }
     let (node, more) = (&report.node, format!("railgate report {}", report.job.id));
-    // The worst that the job's own devices met.
+    // The most severe finding on the job's own devices.
     let own = report.evidence.iter().filter(|item| item.own == Some(true));
     let worst = own.filter(|item| item.finding.severity == Severity::Fail).map(|item| &item.finding).next();
     if let Some(found) = worst {
@@ -57,8 +59,8 @@ fn last_word(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<String
     alone().then_some(text)
 }
 
-/// Whether the nodes before this one have all ended and have nothing to say. What cannot be told is not so: a job of
-/// many nodes must not get a line from each.
+/// Whether all nodes before this one have ended and write no line. False if unknown: a job of many nodes must not get
+/// a line from each.
 fn nobody_before(hook: &Hook, report: &NodeReport) -> bool {
     let Ok(nodes) = expand(&hook.job.nodelist) else { return false };
     let Some(before) = nodes.iter().position(|name| *name == hook.node).and_then(|own| nodes.get(..own))
@@ -89,9 +91,9 @@ fn nobody_before(hook: &Hook, report: &NodeReport) -> bool {
     all_silent(before, read, until)
 }
 
-/// `read` gives what the nodes of a list reported.
+/// `read` returns the reports of the nodes in a list.
 fn all_silent(before: &[String], mut read: impl FnMut(&[String]) -> Vec<NodeWord>, until: Instant) -> bool {
-    // The first one alone has seen enough, nearly always: then nobody reads more than that.
+    // In nearly all cases the first node's report decides, and no further reports are read.
     let mut of = before.get(..1).unwrap_or_default();
     loop {
         let mut words = read(of);
@@ -113,7 +115,7 @@ fn all_silent(before: &[String], mut read: impl FnMut(&[String]) -> Vec<NodeWord
     }
 }
 
-/// The first one on the job's own GPUs of which the driver blames the program.
+/// The first Xid on the job's own GPUs for which the driver blames the program.
 fn programs_xid(report: &NodeReport) -> Option<(u32, &'static str)> {
     let own = report.gpus.iter().filter(|gpu| gpu.own == Some(true)).filter_map(|gpu| gpu.pci.known());
     programs_xid_on(own, report.kernel.xids.iter().map(|xid| (xid.code, xid.gpu)))
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_node_knows_of_the_jobs_own_is_said() {
+    fn only_evidence_on_the_jobs_own_devices_is_reported() {
         assert_eq!(last_word(&failed(), || true), None);
         let mut hardware = failed();
         hardware.evidence = vec![lost(Some(true))];
@@ -164,7 +166,7 @@ mod tests {
             "railgate: hardware fault on n1, not your program: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79 \
              (railgate report 7)"
         );
-        // It ended well; the GPU was another job's, or nobody knows whose.
+        // It succeeded; the GPU was another job's, or its owner is unknown.
         hardware.exit = Some(Exit { status: 0, derived: None });
         assert_eq!(last_word(&hardware, || true), None);
         for own in [Some(false), None] {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_is_the_programs_and_hardware_comes_first() {
+    fn a_nan_is_attributed_to_the_program_unless_hardware_failed() {
         let event = AppEvent { time: 5, step: 40, what: AppEventKind::Nan, loss: Some(0.25) };
         let rank = RankApplication { events: vec![event], ..RankApplication::default() };
         let mut report = failed();
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_the_first_speaks_where_all_before_it_have_ended_and_are_silent() {
+    fn a_later_node_reports_if_all_before_it_ended_without_evidence() {
         let word = |node: &str, speaks: bool| NodeWord {
             job: 7,
             node: node.to_owned(),
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_of_the_programs_is_said_of_its_own_gpu_alone() {
+    fn a_program_xid_is_reported_for_the_jobs_own_gpu_only() {
         let mut report = failed();
         let xid = r#"{"code":31,"gpu":"0000:1b:00.0","pid":null,"time":5,"seq":0,"text":"Xid 31"}"#;
         report.kernel.xids = vec![serde_json::from_str(xid).unwrap()];

@@ -6,25 +6,26 @@ use nix::unistd::Pid;
 use railgate_child::{Outcome, Task, become_user};
 use railgate_model::{Job, JobGpus, Reading, Snapshot, Verdict};
 
-/// How often the node is looked at again while something still sits on the job's GPUs.
+/// Most check runs while processes remain on the job's GPUs.
 pub(crate) const TRIES: u32 = 3;
-/// No further look begins later than this: each may take all of `[gate] deadline`, and an epilog that outlasts
-/// PrologEpilogTimeout drains the node. A user can leave a process behind; they must not be able to do that.
+/// No further check run starts after this time: each may take all of `[gate] deadline`, and an epilog that exceeds
+/// PrologEpilogTimeout drains the node. A user can leave a process behind, but must not be able to cause a drain with
+/// it.
 pub(crate) const LAST_LOOK: Duration = Duration::from_secs(8);
 const END: &str = "end-leftovers";
 pub(crate) const TASK: Task = Task::new(END, end_as_user);
 
-/// What a killed process that holds GPU memory needs to go.
+/// Time for a killed process that holds GPU memory to exit.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Something sits on the job's GPUs that belongs to no live job.
+/// Whether processes that belong to no live job remain on the job's GPUs.
 pub(crate) fn found(verdict: &Verdict) -> bool {
     verdict.findings.iter().any(|finding| finding.check == "gpu-processes")
 }
 
-/// Ends what the job left on its own GPUs, and waits a little. Only processes of the job's own user that
-/// belong to no live job of Slurm's: whoever comes next would find the memory taken.
-/// `held`: the job's GPUs in `now`. Whether there were any.
+/// Kills processes that the job left on its own GPUs, and waits briefly. Only processes of the job's own user that
+/// belong to no live Slurm job: otherwise the next job would find the memory occupied. `held`: the job's GPUs in
+/// `now`. Returns whether there were any.
 pub(crate) fn end(now: &Snapshot, job: &Job, held: &JobGpus) -> bool {
     let gpus = now.gpus.data().map_or(&[][..], |gpus| &gpus.gpus);
     let mut some = false;
@@ -39,7 +40,7 @@ pub(crate) fn end(now: &Snapshot, job: &Job, held: &JobGpus) -> bool {
                 continue;
             }
             some = true;
-            // Nobody's rights tell root's processes apart, so those only get time.
+            // Root's processes cannot be attributed by uid, so they are only given time.
             if job.uid == 0 {
                 continue;
             }
@@ -67,8 +68,8 @@ pub(crate) fn end(now: &Snapshot, job: &Job, held: &JobGpus) -> bool {
     some
 }
 
-/// In a child, as the job's user: a number that has gone to somebody else's process since it was read is refused
-/// by the kernel.
+/// Runs in a child, as the job's user: if the pid was reused by a process of another user since it was read, the
+/// kernel refuses the signal.
 fn end_as_user(input: &[u8]) -> Result<Vec<u8>, String> {
     let (uid, gid, pids): (u32, u32, Vec<i32>) =
         serde_json::from_slice(input).map_err(|why| why.to_string())?;

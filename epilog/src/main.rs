@@ -1,8 +1,8 @@
 //! `railgate-epilog`: slurmd runs it as root on each node of a job, after the job's last process.
 //!
-//! It looks at the node again, compares with what the prolog saw, drains the node if it broke, writes the
-//! node's part of the job's report, and takes the run's directory away. Whether the job comes back is not
-//! decided here: `railgate-epilog-ctld` does that, from the drain reasons and the reports.
+//! Checks the node again, compares with the prolog's readings, drains the node if it broke, writes the node's part of
+//! the job's report, and removes the run's directory. It does not decide whether the job is requeued:
+//! `railgate-epilog-ctld` does, from the drain reasons and the reports.
 
 mod last_word;
 mod leftovers;
@@ -34,12 +34,12 @@ fn main() -> ExitCode {
         if let Some(hook) = Hook::enter("epilog") {
             run(&hook);
         }
-        // Never a failure: that would drain the node with words of Slurm's.
+        // The exit code is never a failure, with which Slurm would drain the node with its own reason.
         ExitCode::SUCCESS
     })
 }
 
-/// What the prolog left.
+/// Data that the prolog left.
 struct Before {
     run: Run,
     report: Option<NodeReport>,
@@ -101,8 +101,8 @@ fn before(hook: &Hook) -> Option<Before> {
     read.map_err(|why| tracing::warn!(job, "{why}")).ok()
 }
 
-/// The job with the GPUs that it held. A slurmctld that has taken over names none before its nodes have registered anew
-/// (22.05: four seconds); what the prolog was told stays true as long as the job runs.
+/// Returns the job with the GPUs that it held. After a failover slurmctld reports no GPUs until its nodes have
+/// registered (22.05: four seconds); the list that the prolog received stays valid while the job runs.
 fn with_gpus(mut job: Job, told_before: &Job) -> Job {
     if !matches!(job.allocation, Allocation::Gpus(_)) {
         job.allocation.clone_from(&told_before.allocation);
@@ -122,7 +122,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         before: baseline,
         kernel_since: since.as_ref(),
         everything: job.allocation != Allocation::NoGpus,
-        // It tells of processes that were killed for want of memory, also where a script went on afterwards.
+        // It contains out-of-memory kills, also if the script continued afterwards.
         kernel_log: report.exit.is_none_or(|exit| exit.status != 0),
         ..Purpose::whole_node(Phase::Epilog)
     };
@@ -152,7 +152,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         report.ports = port_uses(baseline, &seen.snapshot, report.rail_map.as_ref());
     }
     seen.log(Some(job));
-    // The reason carries this job only where the fault may have ended it.
+    // The reason names this job only if the fault may have ended it.
     let own = report.evidence.iter().any(|item| item.own == Some(true));
     let jobs = if own { vec![job.id] } else { Vec::new() };
     if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_prolog_was_told_of_gpus_counts_where_the_epilog_is_told_nothing() {
+    fn the_prologs_gpus_are_used_if_the_epilog_has_none() {
         let job = |allocation| Job {
             id: 7,
             uid: 1000,

@@ -9,18 +9,18 @@ use railgate_stats::store::store_samples;
 use railgate_stats::usage::{joined, moment, summarize};
 use railgate_stats::{NodeReport, Tasks, applied, transport};
 
-/// What the run's sampler found.
+/// Results of the run's sampler.
 #[derive(Debug, Default)]
 pub(crate) struct Sampled {
-    /// Of the job's processes; `None` where it never ran.
+    /// Tasks of the job; `None` if the sampler never ran.
     tasks: Option<Tasks>,
-    /// Its files of samples.
+    /// Contents of its sample files.
     files: Vec<Vec<u8>>,
     /// Seconds from boot to its end.
     ended_boot_s: f64,
 }
 
-/// Ends the run's sampler and gets what it found.
+/// Ends the run's sampler and reads its results.
 pub(crate) fn end(hook: &Hook) -> Sampled {
     let job = hook.job.id;
     let Ok(run) = hook.runs().job(job).current(job) else { return Sampled::default() };
@@ -39,14 +39,15 @@ pub(crate) fn end(hook: &Hook) -> Sampled {
     Sampled { tasks, files: SAMPLER_FILES.iter().filter_map(file).collect(), ended_boot_s: boot_s() }
 }
 
-/// The clock that nobody sets.
+/// Time since boot, seconds: a clock that cannot be set.
 fn boot_s() -> f64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64())
 }
 
-/// Somebody set the node's clock while the job ran: lengths by the calendar are wrong by as much. The sampler's are not.
+/// Describes a change of the node's clock during the job: durations by wall clock are wrong by the difference, those
+/// of the sampler are not.
 fn clock_set(counted: UnixMillis, calendar: UnixMillis) -> Option<String> {
-    /// A clock that is disciplined as it should be is off by less.
+    /// A disciplined clock is off by less, milliseconds.
     const SLACK_MS: u64 = 10_000;
     let by = counted.abs_diff(calendar);
     let way = if calendar > counted { "forwards" } else { "back" };
@@ -56,7 +57,7 @@ fn clock_set(counted: UnixMillis, calendar: UnixMillis) -> Option<String> {
     })
 }
 
-/// Puts into the report what the job got out of the hardware, and the samples beside it.
+/// Adds the job's hardware usage to the report, and writes the samples beside it.
 fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
     let streams: Vec<&[u8]> = sampled.files.iter().map(Vec::as_slice).collect();
     let end = moment(&streams, &report.boot_id, sampled.ended_boot_s);
@@ -74,7 +75,7 @@ fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
     report.usage = Some(usage);
 }
 
-/// Puts into the report what really applied, and whether the rails were used.
+/// Adds the settings in effect to the report, and whether the rails were used.
 pub(crate) fn compare(hook: &Hook, sampled: Sampled, report: &mut NodeReport) {
     if report.refused() {
         return;
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_set_is_said_and_one_that_drifts_is_not() {
+    fn a_clock_change_is_reported_and_drift_is_not() {
         let counted = 1_700_000_000_000;
         assert_eq!(clock_set(counted, counted + 9_000), None);
         let set = |calendar| clock_set(counted, calendar).unwrap();

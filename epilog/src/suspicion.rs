@@ -1,6 +1,6 @@
 use railgate_stats::{Exit, NodeReport};
 
-/// After a crash the report says that our library was in the process, whoever is to blame.
+/// A line for the report after a crash: railgate's library was loaded in the process, whether or not it is the cause.
 pub(crate) fn suspicion(report: &NodeReport) -> Option<String> {
     let processes = report.communication.as_ref()?.processes.len();
     let signal = crashed(report.exit?)?;
@@ -12,12 +12,13 @@ pub(crate) fn suspicion(report: &NodeReport) -> Option<String> {
     })
 }
 
-/// Where the script ends with its last step, the steps' status may still be 0 when the epilog starts (seen on 24.11).
+/// If the script ends with its last step, the steps' status may still be 0 when the epilog starts (observed on
+/// 24.11).
 fn crashed(exit: Exit) -> Option<i32> {
     exit.derived.and_then(crash).or_else(|| crash(exit.status))
 }
 
-/// SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV, as a signal or as a shell's exit code.
+/// Returns SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV, from a signal or a shell's exit code.
 fn crash(status: i32) -> Option<i32> {
     let (signal, code) = (status & 0x7f, (status >> 8) & 0xff);
     let signal = if signal == 0 { code - 128 } else { signal };
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crash_is_told_from_other_ends() {
+    fn only_crash_signals_count_as_a_crash() {
         for (status, signal) in
             [(0, None), (256, None), (11, Some(11)), (139 << 8, Some(11)), (9, None), (6, Some(6))]
         {
@@ -38,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn either_status_may_tell_of_it() {
+    fn either_status_can_show_the_crash() {
         for (status, derived, signal) in [
             (139 << 8, Some(0), Some(11)),
             (0, Some(11), Some(11)),

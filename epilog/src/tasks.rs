@@ -9,17 +9,17 @@ use railgate_stats::{SetBy, StepEnv, StepSetting};
 
 const READ: &str = "read-steps";
 
-/// In a child: a file system that the job's owner mounts there at the wrong moment may never answer.
+/// Runs in a child: the job's owner could mount a file system there that never answers.
 pub(crate) const TASK: Task = Task::new(READ, task);
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The plugin notes at most so many steps, each in a small file.
+/// Most step files; the plugin writes at most this many, each small.
 const MOST_FILES: usize = 256;
 const MOST_BYTES: u64 = 512 << 10;
 
-/// What the tasks of each step had, as the plugin noted it in the user's directory. The job could write
-/// there too, so it is shown and decides nothing.
+/// Settings of the tasks of each step, as the plugin noted them in the user's directory. The job can write there too,
+/// so they are displayed and decide nothing.
 pub(crate) fn steps(hook: &Hook) -> Vec<StepEnv> {
     let order = (&hook.places.run, hook.job.id, hook.job.uid);
     let read = serde_json::to_vec(&order)
@@ -59,7 +59,7 @@ fn read(dir: &RunDir, uid: u32) -> io::Result<Vec<StepEnv>> {
     Ok(steps)
 }
 
-/// A value that was overruled stands before ours in the file.
+/// In the file, an overruled value precedes railgate's value.
 fn settings(used: &[Used]) -> Vec<StepSetting> {
     let mut overruled: Option<&Used> = None;
     let mut settings = Vec::new();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_values_users_and_railgates_are_told_apart() {
+    fn values_of_the_user_and_of_railgate_are_distinguished() {
         let used = [
             Used::new(Winner::Railgate, "A", b"1"),
             Used::new(Winner::User, "B", b"theirs"),

@@ -1,4 +1,4 @@
-//! Whose a fault of the whole node is, where the job held no GPUs: all GPUs in one hand tell it of other jobs.
+//! Attributes faults of the whole node to a job without GPUs. For jobs with GPUs, holding all of them decides.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use railgate_runner::Hook;
 use railgate_slurm::{Client, cpus_of_node};
 use railgate_stats::EvidenceItem;
 
-/// slurmctld's answer is worth no more waiting: without it the fault does not count as the job's.
+/// Longest wait for slurmctld's answer; without it the fault is not attributed to the job.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Faults of which it could not be told so far whether the job held the part are its own where it had all processors of
-/// the node, so that no other job was there. Slurm is asked only where there is such a fault.
+/// Marks faults as the job's own, if it was unknown so far whether the job held the part and the job had all CPUs of
+/// the node, so that no other job ran there. Slurm is queried only if there is such a fault.
 pub(crate) fn claim(hook: &Hook, job: &Job, evidence: &mut [EvidenceItem]) {
     if job.allocation != Allocation::NoGpus || !evidence.iter().any(open) {
         return;
@@ -27,7 +27,7 @@ pub(crate) fn claim(hook: &Hook, job: &Job, evidence: &mut [EvidenceItem]) {
     }
 }
 
-/// A GPU is nobody's who holds none, whoever has the processors.
+/// Whether the owner of a fault is open. A GPU is never attributed to a job that holds none, even with all CPUs.
 fn open(item: &EvidenceItem) -> bool {
     let part = item.finding.part.as_str();
     item.own.is_none() && part.parse::<u32>().is_err() && part.parse::<PciAddress>().is_err()

@@ -1,4 +1,4 @@
-//! Hostile variables, arguments and answers of Slurm: each event of the log is one line that a terminal can show.
+//! Hostile variables, arguments and Slurm output: each log event must be one line that a terminal can display.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
 
@@ -9,7 +9,7 @@ mod hooks;
 mod stage;
 
 #[test]
-fn epilog_logs_no_hostile_text_raw() {
+fn epilog_logs_no_hostile_text_unescaped() {
     let shown = hooks::run(env!("CARGO_BIN_EXE_railgate-epilog"), &[]);
     assert!(shown >= 10, "only {shown} runs show the hostile text");
 }
