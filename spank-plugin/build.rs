@@ -1,11 +1,11 @@
-//! Turns `RAILGATE_SLURM_VERSION` into the number that Slurm compares when it loads the plugin.
+//! Converts `RAILGATE_SLURM_VERSION` to the number that Slurm compares when it loads the plugin.
 #![expect(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
 use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// Debian 12's.
+/// The release in Debian 12.
 const DEFAULT: &str = "22.05";
 
 fn main() -> Result<(), String> {
@@ -17,7 +17,7 @@ fn main() -> Result<(), String> {
     fs::write(&out, format!("0x{number:06x}")).map_err(|why| format!("{}: {why}", out.display()))
 }
 
-/// Major, minor, micro in a byte each. Slurm compares the first two.
+/// Packs major, minor and micro into one byte each. Slurm compares the first two.
 fn number(version: &str) -> Option<u32> {
     let mut parts = version.split(['.', '-']).map(|part| part.parse::<u8>().ok());
     let (major, minor) = (parts.next()??, parts.next()??);

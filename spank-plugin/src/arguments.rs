@@ -1,4 +1,4 @@
-//! What the administrator wrote behind the plugin in plugstack.conf.
+//! Arguments of the plugin's line in plugstack.conf.
 
 use slurm_spank::LogLevel;
 
@@ -6,10 +6,10 @@ use crate::log::log;
 
 const RUN_DIR: &str = "/run/railgate";
 
-/// `run_dir=/run/railgate`.
+/// For example `run_dir=/run/railgate`.
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// Where the prolog leaves what is for the tasks.
+    /// Where the prolog leaves the files for the tasks.
     pub(crate) run_dir: String,
     unknown: Vec<String>,
     #[cfg(feature = "fault-injection")]
@@ -37,7 +37,7 @@ impl Arguments {
         arguments
     }
 
-    /// Tells slurmd's log, once per start, what was not understood. Users are spared it.
+    /// Logs unknown arguments, in slurmd only and once per start, so that users do not see them.
     pub(crate) fn complain(&self) {
         for argument in &self.unknown {
             log(LogLevel::Error, format_args!("plugstack.conf: {argument}: expected run_dir=/absolute/path"));

@@ -1,4 +1,4 @@
-//! Between our code and Slurm's.
+//! Keeps panics from reaching Slurm.
 
 use std::ffi::c_int;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,7 +7,7 @@ use slurm_spank::LogLevel;
 
 use crate::log::log;
 
-/// Sends the message of a panic to Slurm's log instead of the user's terminal.
+/// Sends a panic's message to Slurm's log instead of the user's terminal.
 fn quiet() {
     panic::set_hook(Box::new(|info| {
         let what = info.to_string().replace('\n', " ");
@@ -15,12 +15,12 @@ fn quiet() {
     }));
 }
 
-/// Runs the work; whatever comes of it, Slurm hears that all is well.
+/// Runs the work and returns success to Slurm, regardless of the result.
 pub(crate) fn guarded(hook: &str, work: impl FnOnce()) -> c_int {
     quiet();
-    // What is in the middle of a change at a panic is never looked at again: each call reads its own.
+    // State that a panic leaves half-changed is never used again: each call reads its own.
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work)) {
-        // Dropping it could panic in its turn.
+        // Dropping the payload could panic in turn.
         std::mem::forget(panic);
         log(LogLevel::Debug, format_args!("{hook} ended early"));
     }

@@ -1,16 +1,16 @@
-//! `spank_railgate.so`: what Slurm calls, and nothing else.
+//! `spank_railgate.so`: only the entry points that Slurm calls.
 //!
-//! Each exported hook has a reason to exist, for each costs: a job prolog or epilog symbol makes slurmd start
-//! one more process per job, and everything here lives in other people's processes. The work is in one file
-//! per place where Slurm runs us:
+//! Each exported hook needs a reason, since each has a cost: a job prolog or epilog symbol makes slurmd start one
+//! more process per job, and all of this code runs in processes of others. There is one file for each context in
+//! which Slurm calls the plugin:
 //!
 //! | Slurm context | process | file |
 //! |---|---|---|
 //! | local, allocator | srun, sbatch, salloc | `submit.rs` |
 //! | remote | slurmstepd and, after the fork, the task | `remote.rs` |
-//! | slurmd, job script | slurmd | none: nothing is done there |
+//! | slurmd, job script | slurmd | none |
 //!
-//! A hook returns 0 whatever happens, so that a broken railgate never breaks a job.
+//! Every hook returns 0, so that a failure of railgate never breaks a job.
 #![allow(unsafe_code, reason = "Slurm's plugin interface is C")]
 
 mod arguments;
@@ -28,30 +28,30 @@ use slurm_spank::{Context, OptionCache, SpankHandle, init_spank_handle};
 
 use arguments::Arguments;
 
-/// What Slurm knows the plugin by, also in the names of variables that carry its options.
+/// The plugin's name, which is also part of the variables that carry its options.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "Slurm looks the symbol up by this name")]
 pub static plugin_name: [u8; 9] = *b"railgate\0";
 
-/// What Slurm takes it for.
+/// The plugin's type.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "Slurm looks the symbol up by this name")]
 pub static plugin_type: [u8; 6] = *b"spank\0";
 
-/// The release that it was built for; Slurm refuses a plugin of another.
+/// The Slurm release that it was built for; Slurm refuses a plugin of another release.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "Slurm looks the symbol up by this name")]
 pub static plugin_version: c_uint = include!(concat!(env!("OUT_DIR"), "/version.rs"));
 
-/// Registers the options, wherever Slurm reads or carries them.
+/// Registers the options in every context in which Slurm parses or forwards them.
 ///
 /// # Safety
-/// For Slurm to call, with a handle and arguments that are valid during the call.
+/// Called by Slurm, with a handle and arguments that are valid during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, argc: c_int, argv: *const *const c_char) -> c_int {
     guard::guarded("init", || {
         with_handle(spank, argc, argv, |handle, arguments| {
-            // First of all: a job that uses an option is refused where the option is not known.
+            // This must come first: where the option is not registered, Slurm refuses a job that uses it.
             if matches!(handle.context(), Ok(Context::Local | Context::Allocator | Context::Remote)) {
                 options::register(spank, arguments);
             }
@@ -63,11 +63,11 @@ pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, argc: c_int, argv: *co
     })
 }
 
-/// On the submit host: passes the chosen options on to the scripts of slurmd and slurmctld. In slurmstepd: reads what the
-/// prolog left, while the node's files can still be seen.
+/// On the submit host: passes the chosen options on to the scripts of slurmd and slurmctld. In slurmstepd: reads the
+/// prolog's files while the node's file system is still visible.
 ///
 /// # Safety
-/// For Slurm to call, with a handle and arguments that are valid during the call.
+/// Called by Slurm, with a handle and arguments that are valid during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init_post_opt(
     spank: spank_t,
@@ -86,10 +86,10 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
     })
 }
 
-/// In each task, as the user, shortly before its program starts: gives it its environment.
+/// In each task, as the user, shortly before its program starts: sets the task's environment.
 ///
 /// # Safety
-/// For Slurm to call, with a handle and arguments that are valid during the call.
+/// Called by Slurm, with a handle and arguments that are valid during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_task_init(
     spank: spank_t,
@@ -110,7 +110,7 @@ fn with_handle(
     argv: *const *const c_char,
     work: impl FnOnce(&SpankHandle<'_>, &Arguments),
 ) {
-    // The crate's own options, which we do not use: they cannot be validated.
+    // The crate's own option support is not used: it cannot validate values.
     let mut cache = OptionCache::default();
     let handle = init_spank_handle(spank, argc, argv, &mut cache);
     let arguments = Arguments::read(handle.plugin_argv().unwrap_or_default());

@@ -24,7 +24,7 @@ struct Described {
     takes: &'static CStr,
     usage: &'static CStr,
     control: &'static str,
-    /// The value as it is passed on, or what the option takes.
+    /// Returns the value to pass on, or a description of the valid values.
     check: fn(&str) -> Result<String, Cow<'static, str>>,
 }
 
@@ -59,11 +59,11 @@ const OPTIONS: [Described; 4] = [
     },
 ];
 
-/// Slurm's callback has no argument of ours, so what it hears has to wait in a static. It is written and read
-/// by one thread of srun, sbatch or salloc; a panic elsewhere leaves it usable.
+/// Slurm's callback takes no argument of the plugin, so the value is kept in a static. One thread of srun, sbatch or
+/// salloc writes and reads it; it stays usable after a panic elsewhere.
 static CHOSEN: Mutex<[Option<String>; 4]> = Mutex::new([None, None, None, None]);
 
-/// Makes the options known. One that Slurm refuses is left out.
+/// Registers the options. One that Slurm refuses is left out.
 pub(crate) fn register(spank: spank_t, arguments: &Arguments) {
     let _ = arguments;
     for (option, val) in OPTIONS.iter().zip(0..) {
@@ -91,8 +91,8 @@ pub(crate) fn register(spank: spank_t, arguments: &Arguments) {
 #[cfg(feature = "fault-injection")]
 const PANICS: c_int = 1000;
 
-/// Slurm calls it once per option and place where it stood; the last one wins. Not 0 makes srun, sbatch and
-/// salloc refuse to submit: for a wrong value, and for nothing else.
+/// Slurm calls this once per option and place where it occurs; the last one wins. A non-zero result makes srun,
+/// sbatch and salloc refuse to submit, so it is returned for an invalid value only.
 unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c_int {
     let mut wrong = None;
     guard::guarded("option", || {
@@ -101,7 +101,7 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
         if val == PANICS {
             panic!("asked to, in option");
         }
-        // The submit host has checked it, and a task is too late to refuse.
+        // The submit host has validated it, and in a task it is too late to refuse.
         if remote != 0 || text.is_null() {
             return;
         }
@@ -109,7 +109,7 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
         else {
             return;
         };
-        // SAFETY: Slurm hands over a C string that lives during the call.
+        // SAFETY: Slurm passes a C string that is valid during the call.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
         match (option.check)(&text) {
             Ok(value) => {
@@ -118,7 +118,7 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
                     *place = Some(value);
                 }
             }
-            // Slurm says which value it was.
+            // Slurm itself prints the value.
             Err(takes) => wrong = Some(format!("--{} takes {takes}", option.name.to_string_lossy())),
         }
     });
@@ -131,7 +131,7 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
     }
 }
 
-/// What was chosen, by the name under which it travels.
+/// The chosen options, by the name of the variable that carries them.
 pub(crate) fn chosen_values() -> Vec<(&'static str, String)> {
     let chosen = CHOSEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     OPTIONS

@@ -1,7 +1,7 @@
-//! Which names `--railgate-profile` takes: those that every site has, and those of the site's file.
+//! Valid names for `--railgate-profile`: the built-in profiles and those of the site's configuration file.
 //!
-//! What a name means only the nodes know. They have the same file as login nodes; where it is not there or cannot be read a
-//! name of the right form is passed on, and the prolog says in the job's output what became of it.
+//! Only the nodes know what a name stands for. Login nodes have the same configuration file; if it is missing or
+//! unreadable, any name of valid form is passed on, and the prolog reports in the job's output whether it exists.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -12,16 +12,16 @@ use railgate_rundir::ProfileName;
 
 const FILE: &str = "/etc/railgate/railgate.toml";
 
-/// The programs read no more of it either.
+/// Longest configuration file that is read, as in the programs.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Profiles that every site has; a test compares them with those of the nodes.
+/// Profiles of every site; a test compares them with those of the nodes.
 const BUILT_IN: [&str; 3] = ["debug", "latency", "throughput"];
 
-/// The name, if it is one.
+/// Returns the name if it is valid.
 ///
 /// # Errors
-/// It is none; what the option takes.
+/// The name is invalid; the message describes the valid ones.
 pub(crate) fn check(text: &str) -> Result<String, Cow<'static, str>> {
     let name = text.parse::<ProfileName>().map_err(|why| why.0)?;
     if BUILT_IN.contains(&name.as_str()) {
@@ -38,7 +38,7 @@ pub(crate) fn check(text: &str) -> Result<String, Cow<'static, str>> {
     }
 }
 
-/// `a, b or c`.
+/// Formats a list as `a, b or c`.
 fn one_of(names: &[String]) -> String {
     match names.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
@@ -46,7 +46,7 @@ fn one_of(names: &[String]) -> String {
     }
 }
 
-/// All names of the site's file, whichever nodes they are for; `None` where it cannot tell.
+/// All names of profiles in the site's file, for any node; `None` if unknown.
 fn of_site(file: &Path) -> Option<Vec<String>> {
     let mut text = String::new();
     let size = File::open(file).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;

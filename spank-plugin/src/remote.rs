@@ -1,9 +1,9 @@
-//! In slurmstepd, and in a task: its child after the fork, with the user's rights, before the user's program. The
-//! parent has threads, so nothing here starts one or waits for one.
+//! Runs in slurmstepd, and in its child after the fork with the user's rights, before the user's program (the task).
+//! The parent has threads, so the child must neither start a thread nor wait for one.
 //!
-//! A plugin that starts containers (pyxis) has moved the task into one before it comes to us, and brought the image's
-//! variables with it. So what lies on the node is read while slurmstepd itself is asked, and what the environment was
-//! like by then is kept: what is new since is the image's.
+//! A plugin that starts containers (pyxis) has moved the task into one before this plugin is called, and has set the
+//! image's variables. So the node's files are read in slurmstepd, and the environment of that moment is kept:
+//! variables that are new later come from the image.
 
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -16,29 +16,30 @@ use slurm_spank::{LogLevel, SpankError, SpankHandle};
 use crate::arguments::Arguments;
 use crate::log::{log, tell};
 
-/// Steps beyond write no file about what they used: the job's directory is small, and a job can have many.
+/// Most steps that write a file about the settings they used: the job's directory is small, and a job can have many
+/// steps.
 const STEPS_NOTED: u32 = 64;
 
 const BATCH: u32 = 0xffff_fffb;
 const INTERACTIVE: u32 = 0xffff_fffa;
 
-/// One slurmstepd has one step. Written before it forks, only read afterwards.
+/// One slurmstepd has one step. Written before the fork, only read afterwards.
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
-/// What slurmstepd saw on the node.
+/// State of the node as read in slurmstepd.
 #[derive(Debug)]
 struct Kept {
     job: u32,
     step: u32,
-    /// What the prolog left, or why it cannot be read.
+    /// The prolog's settings, or why they cannot be read.
     env: io::Result<TaskEnv>,
     notes: Option<NoteDir>,
-    /// Each variable of ours, as the step had it; `None` where Slurm did not say.
+    /// railgate's variables in the step's environment; `None` if Slurm did not return it.
     before: Option<Vec<(String, Option<Vec<u8>>)>>,
 }
 
 impl Kept {
-    /// A value that the step did not have.
+    /// Whether the step did not have this value yet.
     fn is_new(&self, used: &Used) -> bool {
         let Some(before) = &self.before else { return false };
         let had = before.iter().find(|(name, _)| *name == used.name).and_then(|(_, value)| value.as_ref());
@@ -46,7 +47,7 @@ impl Kept {
     }
 }
 
-/// In slurmstepd, as root, before anything of the user's: reads what the prolog left.
+/// In slurmstepd, as root, before any user code: reads the prolog's files.
 pub(crate) fn remember(handle: &SpankHandle<'_>, arguments: &Arguments) {
     let (Ok(job), Ok(step)) = (handle.job_id(), handle.job_stepid()) else { return };
     if step_name(step).is_none() {
@@ -74,8 +75,8 @@ fn value(handle: &SpankHandle<'_>, name: &str) -> Option<Vec<u8>> {
     handle.getenv_os(name).ok()?.map(OsStringExt::into_vec)
 }
 
-/// Gives the task its environment from the one file that the prolog left. Without it, or with one that cannot
-/// be read, the task keeps what it has.
+/// Sets the task's environment from the prolog's settings. If they are missing or unreadable, the environment is not
+/// changed.
 pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
     let (Ok(job), Ok(step)) = (handle.job_id(), handle.job_stepid()) else { return };
     let Some(step_name) = step_name(step) else { return };
@@ -91,7 +92,7 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
     };
     let env = match env {
         Ok(env) => env,
-        // The prolog was off, or came later than the job.
+        // The prolog did not run, or was enabled after the job started.
         Err(why) if why.kind() == io::ErrorKind::NotFound => return,
         Err(why) => {
             log(LogLevel::Error, format_args!("{job_dir}/task.env: {why}; nothing is set"));
@@ -128,14 +129,14 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
         };
         let found = if notes.is_none() { NoteDir::find(Path::new(&job_dir)).ok() } else { None };
         if let Some(dir) = notes.or(found.as_ref()) {
-            // It is for the report alone, and the job may have filled its directory.
+            // A failure is ignored: the file is only for the report, and the job may have filled its directory.
             let _ = dir.write(&format!("env.{step_name}"), Used::to_text(&merged.used).as_bytes());
         }
     }
 }
 
-/// The user's own file for NCCL, with the user's rights, as NCCL finds it: values there are the user's. A path
-/// that is relative depends on where the program starts, and NCCL reads what is there.
+/// The user's own NCCL configuration file, found as NCCL finds it and read with the user's rights: its values take
+/// precedence as the user's. A relative path depends on where the program starts, and is left to NCCL.
 fn users_file(handle: &SpankHandle<'_>) -> Option<NcclConf> {
     let variable = |name: &str| handle.getenv_os(name).ok().flatten().filter(|value| !value.is_empty());
     let path = match variable("NCCL_CONF_FILE") {
@@ -145,12 +146,12 @@ fn users_file(handle: &SpankHandle<'_>) -> Option<NcclConf> {
     path.is_absolute().then(|| NcclConf::read(&path).ok()).flatten()
 }
 
-/// `None` for steps that run no program of the user's.
+/// Name of the step; `None` for steps that run no user program.
 fn step_name(step: u32) -> Option<String> {
     match step {
         BATCH => Some("batch".to_owned()),
         INTERACTIVE => Some("interactive".to_owned()),
-        // The extern step, and whatever Slurm makes of this range later.
+        // The extern step and other special steps, also future ones in this range.
         0xffff_fff0.. => None,
         _ => Some(step.to_string()),
     }

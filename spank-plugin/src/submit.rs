@@ -1,4 +1,4 @@
-//! In srun, sbatch and salloc.
+//! Runs in srun, sbatch and salloc.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,14 +10,14 @@ use slurm_spank::{LogLevel, SpankHandle};
 use crate::log::log;
 use crate::options;
 
-/// Longer than any command line that people write; what lies beyond is not looked at.
+/// Longest command line that is read, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Puts the chosen options where prolog and epilog find them, as `SPANK_RAILGATE_…`, and with them how sbatch
-/// was told to open the log, which no script of slurmctld could learn otherwise.
+/// Exports the chosen options to prolog and epilog as `SPANK_RAILGATE_…`, and also the open mode of the log that
+/// sbatch was given, which scripts of slurmctld could not determine otherwise.
 ///
-/// What Slurm passes on by itself does not reach slurmd's scripts on nodes where any plugin has a job prolog
-/// or epilog.
+/// Slurm's own forwarding of options does not reach slurmd's scripts on nodes where any plugin has a job prolog or
+/// epilog.
 pub(crate) fn pass_on(handle: &SpankHandle<'_>) {
     let open_mode = open_mode().map(|mode| (CONTROL_OPEN_MODE, mode.to_owned()));
     for (name, value) in options::chosen_values().into_iter().chain(open_mode) {
@@ -30,7 +30,7 @@ pub(crate) fn pass_on(handle: &SpankHandle<'_>) {
 fn open_mode() -> Option<&'static str> {
     let mut cmdline = Vec::new();
     let size = File::open("/proc/self/cmdline").ok()?.take(MOST_BYTES).read_to_end(&mut cmdline).ok()?;
-    // Cut off: what was cut may have said otherwise.
+    // The command line was cut, and the rest may contain another open mode.
     if u64::try_from(size).ok()? == MOST_BYTES {
         return None;
     }
