@@ -1,4 +1,5 @@
-//! NCCL closes the library while the process ends, when other threads may still hold one of its strings.
+//! Links so that the library is never unloaded: NCCL closes it while the process ends, when other threads may still
+//! hold one of its strings.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

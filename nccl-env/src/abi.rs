@@ -1,5 +1,5 @@
-//! The interface, as NCCL's headers `plugin/env/env_v1.h` (2.28.7 and later) and `env_v2.h` (2.30.7 and later)
-//! lay it out. The two differ in the logger that `init` gets.
+//! The plugin interface, as in NCCL's headers `plugin/env/env_v1.h` (2.28.7 and later) and `env_v2.h` (2.30.7 and
+//! later). The two differ in the logger that `init` receives.
 
 use std::ffi::{c_char, c_int, c_ulong};
 
@@ -7,12 +7,12 @@ use std::ffi::{c_char, c_int, c_ulong};
 pub(crate) const SUCCESS: c_int = 0;
 /// `NCCL_LOG_INFO`.
 pub(crate) const INFO: c_int = 3;
-/// Of the log's subsystems.
+/// A subsystem of NCCL's log.
 pub(crate) const NCCL_INIT: c_ulong = 0x1;
-/// Of the log's subsystems.
+/// A subsystem of NCCL's log.
 pub(crate) const NCCL_ENV: c_ulong = 0x80;
 
-/// `ncclDebugLogger_t`: level, subsystems, file, line, printf's format, and what it asks for.
+/// `ncclDebugLogger_t`: level, subsystems, file, line, printf format and its arguments.
 pub(crate) type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
 
 type GetEnv = unsafe extern "C" fn(*const c_char) -> *const c_char;
@@ -23,7 +23,7 @@ type Finalize = unsafe extern "C" fn() -> c_int;
 #[derive(Debug)]
 pub struct EnvV1 {
     pub(crate) name: *const c_char,
-    /// Major, minor, patch, suffix (`+cuda12.9`, or nothing).
+    /// Major, minor, patch, suffix (`+cuda12.9`, or empty).
     pub(crate) init: unsafe extern "C" fn(u8, u8, u8, *const c_char) -> c_int,
     pub(crate) finalize: Finalize,
     pub(crate) get_env: GetEnv,
@@ -39,7 +39,7 @@ pub struct EnvV2 {
     pub(crate) get_env: GetEnv,
 }
 
-// SAFETY: the name is a static text that nobody changes, the rest are functions.
+// SAFETY: the name is a static text that is never changed, the rest are functions.
 unsafe impl Sync for EnvV1 {}
 // SAFETY: as above.
 unsafe impl Sync for EnvV2 {}

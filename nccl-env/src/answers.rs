@@ -1,4 +1,4 @@
-//! What is answered, decided once per process.
+//! The values for NCCL, chosen once per process.
 
 use std::ffi::{CStr, CString};
 use std::panic;
@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::table::{Entry, MOST_BYTES, parse};
 
-/// The run's directory on this node.
+/// Name of the variable with the run's directory on this node.
 const JOB_DIR: &CStr = c"RAILGATE_JOB_DIR";
-/// Which network plugin is in charge: `ib`, `ofi`, `sharp`, `other`.
+/// Name of the variable with the network plugin in use: `ib`, `ofi`, `sharp`, `other`.
 const NET: &CStr = c"RAILGATE_NET";
 const FILE: &str = "nccl.env";
 
-/// Never taken away again, so that every string that was handed out stays.
+/// Never freed, so that every returned string stays valid.
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
 
-/// Two NCCLs of different releases live in this process and ask the same library: nothing that depends on the
-/// release is answered any more.
+/// Set if two NCCLs of different releases in this process use the same library: values that depend on the release are
+/// then no longer returned.
 static SEVERAL: AtomicBool = AtomicBool::new(false);
 
 struct Prepared {
     release: [u8; 3],
-    /// Those for this release.
+    /// The entries for this release.
     entries: Vec<Entry>,
-    /// For NCCL's log.
+    /// A line for NCCL's log.
     summary: Option<CString>,
 }
 
-/// Reads the file for an NCCL of this release.
+/// Reads the file for this NCCL release.
 pub(crate) fn prepare(release: [u8; 3]) {
     let prepared = PREPARED.get_or_init(|| {
-        // This library's own copy of the standard library: nobody else's panics become silent.
+        // The library has its own copy of the standard library, so panics of other code are still printed.
         panic::set_hook(Box::new(|_| {}));
         read(release)
     });
@@ -40,17 +40,17 @@ pub(crate) fn prepare(release: [u8; 3]) {
     }
 }
 
-/// One line about what there is.
+/// One line about the loaded settings, for NCCL's log.
 pub(crate) fn summary() -> Option<&'static CStr> {
     PREPARED.get()?.summary.as_deref()
 }
 
-/// Our value for this variable, if it has one and the user has none.
+/// railgate's value for a variable, if there is one and the user has not set the variable.
 pub(crate) fn answer(name: &CStr) -> Option<&'static CStr> {
     let prepared = PREPARED.get().filter(|_| !SEVERAL.load(Ordering::Acquire))?;
     let entry = prepared.entries.iter().find(|entry| entry.name.as_c_str() == name)?;
-    // What railgate itself gave the task without knowing the release gives way; anything else is the user's,
-    // from the environment or from NCCL's own files, which NCCL has put into the environment by now.
+    // A value that railgate itself set without knowing the release is replaced. Any other value is the user's, from
+    // the environment or from NCCL's own files, which NCCL has put into the environment by now.
     let ours = |theirs: &CStr| get(&entry.record) == Some(theirs);
     let free = entry.force || get(name).is_none_or(ours);
     free.then_some(entry.value.as_c_str())
@@ -75,9 +75,9 @@ fn read(release: [u8; 3]) -> Prepared {
     Prepared { release, entries, summary }
 }
 
-/// The process's environment. What it points to is copied or compared before anything else runs.
+/// Reads the process's environment. The result is copied or compared before any other code runs.
 fn get(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: a C string; NCCL, too, asks the environment while it starts, so nobody may change it meanwhile.
+    // SAFETY: a C string. NCCL also reads the environment while it starts, so no thread may change it meanwhile.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: not null, and a C string of the environment.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
@@ -86,9 +86,9 @@ fn get(name: &CStr) -> Option<&'static CStr> {
 fn file() -> Option<String> {
     let dir = get(JOB_DIR)?.to_str().ok().filter(|dir| dir.starts_with('/') && dir.len() < 1024)?;
     let path = CString::new(format!("{dir}/{FILE}")).ok()?;
-    // A link to where only the job's user can open it. It decides about this process alone.
+    // A link to a file that only the job's user can open. Its content affects only this process.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // SAFETY: a C string, and no third argument is needed without O_CREAT.
+    // SAFETY: a C string; without O_CREAT no third argument is needed.
     let file = unsafe { libc::open(path.as_ptr(), flags) };
     if file < 0 {
         return None;
@@ -97,12 +97,13 @@ fn file() -> Option<String> {
     let mut size = 0;
     while size < content.len() {
         let rest = &mut content[size..];
-        // SAFETY: it writes into the slice, and no further than its length.
+        // SAFETY: it writes into the slice, and not beyond its length.
         let count = unsafe { libc::read(file, rest.as_mut_ptr().cast(), rest.len()) };
         match usize::try_from(count) {
             Ok(0) => break,
             Ok(count) => size += count,
-            // An interrupted read of a small local file is not worth a second try; the next job has one.
+            // An interrupted read of a small local file is not retried; the values are then left out for this
+            // process.
             Err(_) => {
                 size = 0;
                 break;

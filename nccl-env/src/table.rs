@@ -1,4 +1,4 @@
-//! The file that the prolog left, `nccl.env` in the run's directory.
+//! Parser for `nccl.env`, which the prolog writes to the run's directory.
 //!
 //! ```text
 //! railgate-nccl-env 1
@@ -6,35 +6,35 @@
 //! force 2.29.2 2.30.7 - NCCL_EXAMPLE=1
 //! ```
 //!
-//! Mode, first release, first release that no longer gets it, network plugins with commas (a `-` in one of the
-//! three last: no bound), and the value. `default` is for variables that the user has not set.
+//! Each line: mode, first release, first release to which it no longer applies, network plugins separated by commas
+//! (`-` in one of these three: no restriction), and the value. `default` sets a variable only if the user has not.
 
 use std::ffi::CString;
 
 const HEAD: &str = "railgate-nccl-env 1";
-/// Larger files are not ours.
+/// Longest file that is read.
 pub(crate) const MOST_BYTES: usize = 64 << 10;
 const MOST_ENTRIES: usize = 64;
-/// What records the value that railgate itself gave the task.
+/// Prefix of the variables that record the values set by railgate.
 const RECORD: &str = "RAILGATE_SET_";
 
 /// One value for some releases of NCCL.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: CString,
-    /// `RAILGATE_SET_` and the name.
+    /// `RAILGATE_SET_` followed by the name.
     pub(crate) record: CString,
     pub(crate) value: CString,
-    /// Also where the user has a value.
+    /// Whether it also replaces the user's value.
     pub(crate) force: bool,
     from: Option<[u8; 3]>,
     below: Option<[u8; 3]>,
-    /// Empty: whichever moves the data.
+    /// Empty: any network plugin.
     nets: Vec<String>,
 }
 
 impl Entry {
-    /// Whether NCCL of this release gets it where `net` moves the data between nodes.
+    /// Whether the entry applies to this NCCL release with the network plugin `net`.
     pub(crate) fn fits(&self, release: [u8; 3], net: Option<&[u8]>) -> bool {
         self.from.is_none_or(|from| release >= from)
             && self.below.is_none_or(|below| release < below)
@@ -43,7 +43,7 @@ impl Entry {
     }
 }
 
-/// The entries, or nothing: of a file with a line that is not understood, no line is used.
+/// Parses all entries. A file with one invalid line is rejected as a whole.
 pub(crate) fn parse(text: &str) -> Option<Vec<Entry>> {
     let mut lines = text.lines();
     if text.len() > MOST_BYTES || lines.next() != Some(HEAD) {
@@ -82,7 +82,7 @@ fn entry(line: &str) -> Option<Entry> {
     })
 }
 
-/// `-` is none; the outer `None` is no version at all.
+/// Parses a release; `-` is no bound. The outer `None`: not a release.
 fn bound(word: &str) -> Option<Option<[u8; 3]>> {
     if word == "-" {
         return Some(None);
@@ -101,7 +101,7 @@ mod tests {
         force 2.29.2 2.30.7 - NCCL_X=a b\n";
 
     #[test]
-    fn entries_fit_their_releases_and_plugins() {
+    fn entries_apply_to_their_releases_and_plugins() {
         let entries = parse(TEXT).unwrap();
         let (hca, x) = (&entries[0], &entries[1]);
         assert_eq!(hca.value.as_bytes(), b"=mlx5_0:1:0,mlx5_1:1:1");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_odd_line_and_nothing_is_used() {
+    fn one_invalid_line_rejects_the_file() {
         for text in [
             "",
             "railgate-nccl-env 2\n",
@@ -138,7 +138,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_is_too_odd(text in ".{0,200}", tail in "(default|force|x) [-0-9.]{0,9} [-0-9.]{0,9} [-a-z,]{0,9} [ -~]{0,40}") {
+        fn arbitrary_text_does_not_panic(text in ".{0,200}", tail in "(default|force|x) [-0-9.]{0,9} [-0-9.]{0,9} [-a-z,]{0,9} [ -~]{0,40}") {
             let _ = parse(&text);
             let _ = parse(&format!("{HEAD}\n{tail}\n"));
             let _ = parse(&format!("{HEAD}\n{tail}\n{text}"));

@@ -1,6 +1,6 @@
-//! Plays NCCL: loads the built library by its path and calls it through tables laid out as NCCL's headers
-//! `env_v1.h` and `env_v2.h` lay them out, written here a second time. The environment belongs to the whole
-//! process, so each scene is a process of its own.
+//! A stand-in for NCCL: loads the built library by its path and calls it through tables with the layout of NCCL's
+//! headers `env_v1.h` and `env_v2.h`, defined here independently. The environment belongs to the whole process, so
+//! each scene runs in its own process.
 #![allow(unsafe_code, reason = "it plays NCCL's part of a C interface")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests stand outside of test functions")]
 
@@ -32,11 +32,11 @@ struct V2 {
     get_env: unsafe extern "C" fn(*const c_char) -> *const c_char,
 }
 
-/// Holds what a scene is to do; without it the test harness is at work.
+/// Variable with the actions of a scene; without it the process is the test harness.
 const SCENE: &str = "RAILGATE_TEST_SCENE";
 const LIBRARY: &str = "RAILGATE_TEST_LIBRARY";
 
-/// Builds the library and says where it is.
+/// Builds the library and returns its path.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -49,7 +49,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// What a process that calls the library got: its standard output.
+/// Runs a scene in its own process and returns its standard output.
 fn scene(words: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "--nocapture", "plays"]).env(SCENE, words).env(LIBRARY, library());
@@ -72,18 +72,18 @@ unsafe extern "C" fn log(
     format: *const c_char,
     text: *const c_char,
 ) {
-    // SAFETY: C strings; the plugin says no more than one text.
+    // SAFETY: C strings; the plugin passes exactly one text.
     let (format, text) = unsafe { (CStr::from_ptr(format), CStr::from_ptr(text)) };
     println!("> log {flags:#x} {} {}", format.to_str().unwrap(), text.to_str().unwrap());
 }
 
-/// In the scene's own process: a word is a release to start with, `v1 2.28.9` or `v2 2.30.7`, or `get NAME`,
-/// `set NAME=VALUE`, `end`, or `held` to look once more at what was answered before.
+/// In the scene's own process: each word is a release to start with, `v1 2.28.9` or `v2 2.30.7`, or `get NAME`, `set
+/// NAME=VALUE`, `end`, or `held`, which prints the earlier results again.
 #[test]
 fn plays() {
     let Some(words) = std::env::var_os(SCENE) else { return };
     let path = CString::new(std::env::var(LIBRARY).unwrap()).unwrap();
-    // SAFETY: it runs no code when it is loaded.
+    // SAFETY: the library runs no code when it is loaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     // SAFETY: the text of the last error in this thread.
     assert!(!library.is_null(), "{:?}", unsafe { CStr::from_ptr(libc::dlerror()) });
@@ -91,9 +91,9 @@ fn plays() {
     let symbol = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
     let (v1, v2) = (symbol(c"ncclEnvPlugin_v1"), symbol(c"ncclEnvPlugin_v2"));
     assert!(!v1.is_null() && !v2.is_null());
-    // SAFETY: the tables are laid out as NCCL's.
+    // SAFETY: the tables have NCCL's layout.
     let (v1, v2) = unsafe { (&*v1.cast::<V1>(), &*v2.cast::<V2>()) };
-    // SAFETY: names of the plugin's own.
+    // SAFETY: static names of the plugin.
     let names = unsafe { [CStr::from_ptr(v1.name), CStr::from_ptr(v2.name)] };
     assert_eq!(names, [c"railgate", c"railgate"]);
     let mut held: Vec<*const c_char> = Vec::new();
@@ -105,7 +105,7 @@ fn plays() {
         };
         let show = |answer: *const c_char| match answer.is_null() {
             true => "null".to_owned(),
-            // SAFETY: not null: a C string, of the plugin or of the environment.
+            // SAFETY: not null: a C string of the plugin or of the environment.
             false => unsafe { CStr::from_ptr(answer) }.to_str().unwrap().to_owned(),
         };
         match word {
@@ -116,7 +116,7 @@ fn plays() {
             }
             "v2" => {
                 let (major, minor, patch) = release();
-                // SAFETY: as NCCL calls it, with a logger whose further arguments are one text.
+                // SAFETY: as NCCL calls it, with a logger whose variable arguments are one text.
                 assert_eq!(unsafe { (v2.init)(major, minor, patch, ptr::null(), log as *const c_void) }, 0);
             }
             "silent" => {
@@ -128,18 +128,18 @@ fn plays() {
                 let name = CString::new(rest).unwrap();
                 // SAFETY: as NCCL calls it.
                 let answer = unsafe { (v1.get_env)(name.as_ptr()) };
-                // SAFETY: the other table's answer is the same.
+                // SAFETY: as above; both tables must return the same.
                 assert_eq!(unsafe { (v2.get_env)(name.as_ptr()) }, answer);
                 held.push(answer);
                 println!("> {rest}={}", show(answer));
             }
             "set" => {
                 let (name, value) = rest.split_once('=').unwrap();
-                // SAFETY: one thread of this process touches the environment.
+                // SAFETY: only one thread of this process uses the environment.
                 unsafe { std::env::set_var(name, value) };
             }
             "null" => {
-                // SAFETY: more than NCCL would ask.
+                // SAFETY: NCCL itself never passes null.
                 assert!(unsafe { (v1.get_env)(ptr::null()) }.is_null());
             }
             "end" => {
@@ -170,13 +170,13 @@ fn setting(name: &str, value: &str, from: Option<[u8; 3]>, below: Option<[u8; 3]
     }
 }
 
-/// A run's directory with what the prolog would leave there.
+/// A run's directory with the prolog's files.
 fn run_dir(settings: Vec<ReleaseSetting>) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let env = NcclEnv { settings };
     let (text, left_out) = env.to_text();
     assert!(left_out.is_empty());
-    // As the prolog does: a link to where only the job's user can open it.
+    // As the prolog does: a link to a file that only the job's user can open.
     fs::create_dir(dir.path().join("user")).unwrap();
     fs::write(dir.path().join("user/.nccl.env"), text).unwrap();
     std::os::unix::fs::symlink("user/.nccl.env", dir.path().join("nccl.env")).unwrap();
@@ -205,7 +205,7 @@ fn values_follow_the_release_in_both_versions_of_the_interface() {
 }
 
 #[test]
-fn the_users_own_value_wins_and_ours_gives_way() {
+fn a_value_of_the_user_wins_over_ours() {
     let mut forced = setting("NCCL_X", "forced", None, None);
     forced.force = true;
     let dir = run_dir(vec![setting("NCCL_IB_HCA", "=mlx5_0:1:0", None, None), forced]);
@@ -218,14 +218,14 @@ fn the_users_own_value_wins_and_ours_gives_way() {
     assert_eq!(with(&ours), "NCCL_IB_HCA==mlx5_0:1:0\nNCCL_X=forced\n");
     let changed = [("NCCL_IB_HCA", "=mlx5_1:1"), ("RAILGATE_SET_NCCL_IB_HCA", "=mlx5_0:1")];
     assert_eq!(with(&changed), "NCCL_IB_HCA==mlx5_1:1\nNCCL_X=forced\n");
-    // Set by the program itself, after NCCL has started.
+    // Set by the program itself after NCCL has started.
     let later =
         scene("v1 2.28.9; get NCCL_IB_HCA; set NCCL_IB_HCA=late; get NCCL_IB_HCA", &[place(dir.path())]);
     assert_eq!(later, "NCCL_IB_HCA==mlx5_0:1:0\nNCCL_IB_HCA=late\n");
 }
 
 #[test]
-fn a_value_for_one_network_plugin_is_not_given_to_another() {
+fn a_value_for_one_network_plugin_is_not_returned_for_another() {
     let hca = ReleaseSetting {
         nets: vec![Net::Ib, Net::Sharp],
         ..setting("NCCL_IB_HCA", "=mlx5_0:1:0", None, None)
@@ -238,14 +238,14 @@ fn a_value_for_one_network_plugin_is_not_given_to_another() {
 }
 
 #[test]
-fn what_was_answered_stays_after_the_end() {
+fn returned_strings_stay_valid_after_the_end() {
     let dir = run_dir(vec![setting("NCCL_X", "1", None, None)]);
     let said = scene("v1 2.28.9; get NCCL_X; end; held", &[place(dir.path())]);
     assert_eq!(said, "NCCL_X=1\nheld 1\n");
 }
 
 #[test]
-fn two_nccls_of_different_releases_in_one_process_get_nothing_of_ours() {
+fn two_nccl_releases_in_one_process_get_no_values_of_ours() {
     let dir = run_dir(vec![setting("NCCL_X", "1", None, None)]);
     let said = scene("v1 2.28.9; v1 2.28.9; get NCCL_X; v2 2.30.7; get NCCL_X; held", &[place(dir.path())]);
     let logged = "log 0x81 %s ENV/Plugin: railgate: for 2.28.9: NCCL_X\n";
@@ -253,7 +253,7 @@ fn two_nccls_of_different_releases_in_one_process_get_nothing_of_ours() {
 }
 
 #[test]
-fn without_a_file_or_with_an_odd_one_it_is_the_environment() {
+fn a_missing_or_invalid_file_falls_back_to_the_environment() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nccl.env");
     let asked = || scene("v1 2.28.9; get NCCL_X", &[place(dir.path()), ("NCCL_X", "mine")]);
@@ -267,7 +267,7 @@ fn without_a_file_or_with_an_odd_one_it_is_the_environment() {
     fs::create_dir(&file).unwrap();
     assert_eq!(asked(), "NCCL_X=mine\n");
     fs::remove_dir(&file).unwrap();
-    // Nobody writes to it: an open that waits would never return.
+    // A FIFO without a writer: an open that waits would never return.
     let path = CString::new(file.to_str().unwrap()).unwrap();
     // SAFETY: a C string.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
@@ -276,6 +276,6 @@ fn without_a_file_or_with_an_odd_one_it_is_the_environment() {
         let said = scene("v1 2.28.9; get NCCL_X", &[("RAILGATE_JOB_DIR", elsewhere), ("NCCL_X", "mine")]);
         assert_eq!(said, "NCCL_X=mine\n");
     }
-    // Before `init`, as any plugin's.
+    // Called before `init`, as for any plugin.
     assert_eq!(scene("get NCCL_X", &[("NCCL_X", "mine")]), "NCCL_X=mine\n");
 }
