@@ -1,4 +1,5 @@
-//! NCCL closes the library with the last communicator, when its threads may still be in it.
+//! Links so that the library is never unloaded: NCCL closes it with the last communicator, when its threads may still
+//! execute code of it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
-//! The interface, as NCCL's headers `profiler_v4.h` (2.27), `profiler_v5.h` (2.28), `profiler_v6.h` (2.29.2) and
-//! `profiler_v7.h` (2.31) lay it out. Only what is read here has a type: what version 7 adds stands behind it.
+//! The plugin interface, as in NCCL's headers `profiler_v4.h` (2.27), `profiler_v5.h` (2.28), `profiler_v6.h`
+//! (2.29.2) and `profiler_v7.h` (2.31). Only fields that are used have types here; version 7 adds fields after them.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::marker::PhantomData;
@@ -9,10 +9,11 @@ use std::ptr;
 pub(crate) const SUCCESS: c_int = 0;
 /// `NCCL_LOG_INFO`.
 pub(crate) const INFO: c_int = 3;
-/// Of the log's subsystems.
+/// A subsystem of NCCL's log.
 pub(crate) const NCCL_INIT: c_ulong = 0x1;
 
-/// Bits of the activation mask, and types of events. NCCL tells of others, too, once it tells of any.
+/// Bits of the activation mask, which are also the types of events. NCCL also sends other events as soon as one bit
+/// is set.
 pub(crate) mod event {
     pub(crate) const GROUP: u64 = 1;
     pub(crate) const COLL: u64 = 1 << 1;
@@ -27,7 +28,7 @@ pub(crate) mod event {
 /// `ncclProfilerKernelChStop`.
 pub(crate) const KERNEL_STOP: c_int = 22;
 
-/// `ncclDebugLogger_t`: level, subsystems, file, line, printf's format, and what it asks for.
+/// `ncclDebugLogger_t`: level, subsystems, file, line, printf format and its arguments.
 pub(crate) type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
 type InitV4 = unsafe extern "C" fn(
     *mut *mut c_void,
@@ -71,13 +72,13 @@ pub(crate) type ProfilerV4 = Profiler<InitV4>;
 /// `ncclProfiler_v5_t`, `ncclProfiler_v6_t` and `ncclProfiler_v7_t`.
 pub(crate) type ProfilerV5 = Profiler<InitV5>;
 
-// SAFETY: the name is a static text that nobody changes, the rest are functions.
+// SAFETY: the name is a static text that is never changed, the rest are functions.
 unsafe impl<Init: Sync> Sync for Profiler<Init> {}
 
-/// The union of a descriptor begins here, in every version.
+/// Offset of a descriptor's union, in every version.
 const UNION: usize = 24;
 
-/// As it stands in a descriptor.
+/// Layout in the descriptor.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct RawColl {
@@ -154,7 +155,7 @@ struct RawCe {
     datatype: *const c_char,
 }
 
-/// A name as NCCL gives it: a C string of its own library, or null.
+/// A name from NCCL: a C string of its own library, or null.
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'a> {
     start: *const c_char,
@@ -163,7 +164,7 @@ pub(crate) struct Text<'a> {
 
 impl<'a> Text<'a> {
     /// # Safety
-    /// Null, or a C string that lives for `'a`.
+    /// Null, or a C string that is valid for `'a`.
     unsafe fn of(start: *const c_char) -> Self {
         Text { start, lives: PhantomData }
     }
@@ -172,27 +173,27 @@ impl<'a> Text<'a> {
         place(self.start)
     }
 
-    /// Empty where it is null.
+    /// The bytes; empty for null.
     pub(crate) fn bytes(self) -> &'a [u8] {
         if self.start.is_null() {
             return b"";
         }
-        // SAFETY: as `of` demands.
+        // SAFETY: as required by `of`.
         unsafe { CStr::from_ptr(self.start) }.to_bytes()
     }
 }
 
-/// By what a communicator knows a kind of operation again.
+/// Identifies operations with equal properties within a communicator, by addresses instead of texts.
 #[derive(Clone, Copy)]
 pub(crate) struct Marks {
     pub(crate) count: u64,
-    /// [`place`] of its function's, datatype's, algorithm's and protocol's names.
+    /// [`place`] of the names of function, data type, algorithm and protocol.
     pub(crate) names: [u32; 4],
 }
 
-/// Where a name stands: while a communicator lives, so does its NCCL, and the same place holds the same name. A library has less
-/// than 4 GiB, so the lower half of the address tells its names apart. (That of copy engines is ours, and goes without a
-/// protocol, which all others have.)
+/// The lower half of a name's address. While a communicator lives, so does its NCCL, and an address always has the
+/// same name. A library is smaller than 4 GiB, so the lower halves are distinct. (The name for copy engines is the
+/// plugin's own; it has no protocol, unlike all others.)
 #[inline]
 fn place(name: *const c_char) -> u32 {
     (name as u64 & 0xffff_ffff) as u32
@@ -206,7 +207,7 @@ impl RawColl {
     }
 }
 
-/// A collective as NCCL describes it.
+/// A collective operation.
 pub(crate) struct Coll<'a> {
     pub(crate) seq: u64,
     pub(crate) func: Text<'a>,
@@ -224,14 +225,14 @@ impl Coll<'_> {
     }
 }
 
-/// A message, as NCCL describes it.
+/// A point-to-point message.
 pub(crate) struct P2p<'a> {
     pub(crate) func: Text<'a>,
     pub(crate) datatype: Text<'a>,
     pub(crate) count: u64,
     pub(crate) peer: i64,
     pub(crate) channels: u64,
-    /// Its launch's handle.
+    /// Handle of its launch.
     pub(crate) group: u64,
 }
 
@@ -241,14 +242,14 @@ impl P2p<'_> {
     }
 }
 
-/// A call at NCCL's interface.
+/// A call of NCCL's API.
 pub(crate) struct CollApi<'a> {
     pub(crate) func: Text<'a>,
     pub(crate) datatype: Text<'a>,
     pub(crate) count: u64,
 }
 
-/// What NCCL tells of. Most events are told apart by their kind alone, and nothing else of them is read.
+/// An event's descriptor. For most events only the type is read.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptor<'a> {
     api: u8,
@@ -257,51 +258,51 @@ pub(crate) struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// Version 5 stands for all later ones, too.
+    /// The version 5 layout also applies to all later ones.
     ///
     /// # Safety
-    /// A descriptor of that version of the interface, whose texts live for `'a`.
+    /// `at` is a descriptor of that version of the interface, whose texts are valid for `'a`.
     pub(crate) unsafe fn of(api: u8, at: *const c_void) -> Self {
         Descriptor { api, at: at.cast(), lives: PhantomData }
     }
 
-    /// One of [`event`].
+    /// The type, one of [`event`].
     #[inline]
     pub(crate) fn kind(self) -> u64 {
-        // SAFETY: the type is the first field, one byte up to version 4, eight from then on.
+        // SAFETY: the type is the first field: one byte up to version 4, eight from version 5 on.
         unsafe { if self.api < 5 { u64::from(*self.at) } else { *self.at.cast::<u64>() } }
     }
 
     fn parent(self) -> u64 {
-        // SAFETY: second field.
+        // SAFETY: the second field.
         let parent = unsafe { *self.at.add(8).cast::<*mut c_void>() };
         parent as u64
     }
 
     /// # Safety
-    /// The union holds this for the descriptor's type and version.
+    /// The union has this layout for the descriptor's type and version.
     unsafe fn union<T: Copy>(self) -> T {
-        // SAFETY: as demanded.
+        // SAFETY: as required.
         unsafe { *self.at.add(UNION).cast::<T>() }
     }
 
-    /// What [`Self::coll`] reads, left where it is.
+    /// Borrows the fields that [`Self::coll`] reads.
     ///
     /// # Safety
-    /// A descriptor of [`event::COLL`].
+    /// The type is [`event::COLL`].
     #[inline]
     pub(crate) unsafe fn raw_coll(self) -> &'a RawColl {
-        // SAFETY: the union holds this for this type, aligned, and NCCL does not write to it meanwhile.
+        // SAFETY: the union has this layout for this type, aligned, and NCCL does not write to it meanwhile.
         unsafe { &*self.at.add(UNION).cast::<RawColl>() }
     }
 
-    /// Of a descriptor of [`event::COLL`].
+    /// A collective; `None` unless the type is [`event::COLL`].
     #[inline]
     pub(crate) fn coll(self) -> Option<Coll<'a>> {
         if self.kind() != event::COLL {
             return None;
         }
-        // SAFETY: the union holds this for this type; texts or null.
+        // SAFETY: the union has this layout for this type; texts are valid or null.
         unsafe {
             let raw = self.union::<RawColl>();
             Some(Coll {
@@ -316,7 +317,8 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// Of a descriptor of [`event::CE_COLL`], which NCCL has from version 6 on; one of version 5 would have the room, too.
+    /// A collective on the copy engines; `None` unless the type is [`event::CE_COLL`], which exists from version 6
+    /// on. A version 5 descriptor is large enough, too.
     pub(crate) fn copy_engines(self) -> Option<Coll<'a>> {
         if self.kind() != event::CE_COLL || self.api < 5 {
             return None;
@@ -336,12 +338,12 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// Of a descriptor of [`event::P2P`].
+    /// A message; `None` unless the type is [`event::P2P`].
     pub(crate) fn p2p(self) -> Option<P2p<'a>> {
         if self.kind() != event::P2P {
             return None;
         }
-        // SAFETY: as above; version 4 says in `parentObj` what later ones say behind.
+        // SAFETY: as above; in version 4 `parentObj` has what a later field has in newer versions.
         unsafe {
             let (raw, group) = if self.api < 5 {
                 (self.union::<RawP2p>(), self.parent())
@@ -360,18 +362,18 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// Parent and the GPU's clock, of a descriptor of [`event::KERNEL`].
+    /// Parent and GPU timestamp; `None` unless the type is [`event::KERNEL`].
     pub(crate) fn kernel(self) -> Option<(u64, u64)> {
         // SAFETY: as above.
         (self.kind() == event::KERNEL).then(|| (self.parent(), unsafe { self.union::<RawKernel>() }.timer))
     }
 
-    /// Of a descriptor of [`event::COLL_API`].
+    /// A call of the API; `None` unless the type is [`event::COLL_API`].
     pub(crate) fn coll_api(self) -> Option<CollApi<'a>> {
         if self.kind() != event::COLL_API || self.api < 5 {
             return None;
         }
-        // SAFETY: as above; texts or null.
+        // SAFETY: as above; texts are valid or null.
         unsafe {
             let raw = self.union::<RawCollApi>();
             Some(CollApi {
@@ -382,7 +384,7 @@ impl<'a> Descriptor<'a> {
         }
     }
 
-    /// Whether a call at NCCL's interface is captured into a graph; not so of any other event.
+    /// Whether an API call is captured into a CUDA graph; false for all other events.
     pub(crate) fn captured(self) -> bool {
         match self.kind() {
             // SAFETY: as above.

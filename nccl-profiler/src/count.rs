@@ -1,6 +1,6 @@
-//! What becomes of an event.
+//! Handles events.
 //!
-//! Operations are counted when they are handed to the GPU. Nothing here allocates, waits or takes a lock.
+//! Operations are counted when they are launched on the GPU. Nothing here allocates, blocks or takes a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,10 +13,10 @@ use crate::steer::Handed;
 use crate::store::{Store, now};
 use crate::{launch, recent, slots, steer};
 
-/// An event begins: its handle, or 0 where nothing further is to be told of it.
+/// Handles the start of an event. Returns its handle, or 0 if NCCL need not send anything further about it.
 pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, described: Descriptor<'_>) -> u64 {
     if store.at(head::WANTED).load(Relaxed) == Mode::Off.word() {
-        // Somebody may wish for something else; what would make its times wrong is to be known then.
+        // Record this even if it is not timed now: another mode may be requested later, and its times would be wrong.
         if described.captured() {
             steer::captured(store);
         }
@@ -53,7 +53,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
     }
 }
 
-/// A broadcast of a release that shows it at its interface alone.
+/// Counts a broadcast of a release that shows broadcasts only at its API.
 fn hidden(store: &Store, comm: usize, described: Descriptor<'_>) {
     let Some(call) = described.coll_api().filter(|call| call.func.bytes() == b"Broadcast") else { return };
     let datatype = name_of(call.datatype);
@@ -63,7 +63,7 @@ fn hidden(store: &Store, comm: usize, described: Descriptor<'_>) {
     store.at(head::API_ONLY).fetch_add(1, Relaxed);
 }
 
-/// `Unknown` and every other name that is not in the table is `other`.
+/// Index of a data type; `Unknown` and every name that is not in the table is `other`.
 pub(crate) fn name_of(datatype: Text<'_>) -> u8 {
     datatype.bytes().strip_prefix(b"nccl").map_or(0, |name| position(DATATYPES, name))
 }
@@ -79,7 +79,8 @@ pub(crate) fn key(comm: usize, op: u8, datatype: u8, algorithm: u8, protocol: u8
     }
 }
 
-/// Bytes as nccl-tests has them: all ranks' parts of what is gathered or scattered.
+/// Key and size of a collective, with sizes as in nccl-tests: for gathers and scatters the parts of all ranks
+/// together.
 fn sized(store: &Store, comm: usize, coll: &Coll<'_>) -> (Key, u64) {
     let op = position(OPERATIONS, coll.func.bytes());
     let datatype = name_of(coll.datatype);
@@ -95,13 +96,13 @@ fn sized(store: &Store, comm: usize, coll: &Coll<'_>) -> (Key, u64) {
     (key(comm, op, datatype, algorithm, protocol, bytes), bytes)
 }
 
-/// An operation that is to be counted.
+/// An operation to be counted.
 #[derive(Clone, Copy)]
 pub(crate) struct Op {
     /// [`Key::word`].
     pub(crate) key: u64,
     pub(crate) bytes: u64,
-    /// Its cell's index; `None`: the file is full.
+    /// Index of its cell; `None`: the file is full.
     pub(crate) cell: Option<usize>,
 }
 
@@ -117,14 +118,14 @@ impl Op {
         Op { key: key.word(), bytes, cell: store.find(key) }
     }
 
-    /// Which call of its kind it was, from 1; 0: the file is full.
+    /// Adds it to its cell. Returns the number of the call within its cell, from 1; 0: the file is full.
     pub(crate) fn count(self, store: &Store) -> u64 {
         let Some(at) = self.cell else { return 0 };
         add(store.counted(at, count::BYTES), self.bytes);
         add(store.counted(at, count::CALLS), 1)
     }
 
-    /// Counts it.
+    /// Counts it in its communicator.
     pub(crate) fn hand_over(self, store: &Store, comm: usize, seq: u64, channels: u64) -> Handed {
         let call = self.count(store);
         let number = add(store.comm(comm, comm::OPS), 1);
@@ -140,18 +141,18 @@ impl Op {
     }
 }
 
-/// Whether NCCL still knows which of the communicator's kernels a time belongs to: [`crate::hold`].
+/// Whether NCCL still attributes kernel times to the right operations of the communicator: see [`crate::hold`].
 pub(crate) fn in_count(store: &Store, comm: usize) -> bool {
     store.comm(comm, comm::TO_ITSELF).load(Relaxed) == 0 && store.at(head::CAPTURED).load(Relaxed) == 0
 }
 
 fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     let op = known(store, comm, coll);
-    // Without channels no times follow.
+    // Without channels no times will arrive.
     let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
     let handed = op.hand_over(store, comm, coll.seq, coll.channels);
     recent::went(comm, coll.marks(), handed);
-    // Connections are made with a communicator's first.
+    // The first operation of a communicator makes its connections.
     if !timed || handed.number <= 1 {
         return 0;
     }
@@ -161,8 +162,9 @@ fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     handle
 }
 
-/// A counter that one thread at a time writes, and what it is then. NCCL lets one thread at a time launch for a communicator. (A
-/// callback of CUDA's that does it for a graph has all others wait behind it: `src/enqueue.cc`.) And one tells of its kernels.
+/// Adds to a counter with a single writer, and returns the sum. NCCL lets one thread at a time launch for a
+/// communicator. (If a CUDA callback does it for a graph, all other launches wait for it: `src/enqueue.cc`.) One
+/// thread reports its kernels.
 pub(crate) fn add(word: &AtomicU64, by: u64) -> u64 {
     let sum = word.load(Relaxed).wrapping_add(by);
     word.store(sum, Relaxed);

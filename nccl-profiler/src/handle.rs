@@ -1,20 +1,20 @@
-//! Handles: what NCCL is given for an event, and hands back. They are numbers and never addresses, so that what arrives
-//! late, twice, or never does no harm.
+//! Handles, which NCCL receives for an event and later returns. They are numbers and never addresses, so that a
+//! handle that is returned late, twice, or never does no harm.
 
-/// What a handle stands for.
+/// Meaning of a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handle {
     /// A timed operation, by its slot.
     Op(Use),
-    /// A channel of one.
+    /// A channel of a timed operation.
     Channel(Use),
-    /// A communicator's launch; one at a time is between its begin and its end.
+    /// A launch of a communicator; at most one is between its start and its end.
     Launch(usize),
-    /// A thread's group at NCCL's interface.
+    /// A thread's group call at NCCL's API.
     Group,
 }
 
-/// A slot, and whose turn it is there.
+/// A slot, and the generation of its use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Use {
     pub(crate) generation: u64,
@@ -29,7 +29,7 @@ const GROUP: u64 = TAG << 4 | 4;
 const KIND_AT: u32 = 52;
 const GENERATION_AT: u32 = 12;
 const INDICES: u64 = (1 << GENERATION_AT) - 1;
-/// Generations are below this.
+/// Upper bound of generations.
 pub(crate) const GENERATIONS: u64 = 1 << (KIND_AT - GENERATION_AT);
 
 impl Handle {
@@ -44,7 +44,7 @@ impl Handle {
         (kind << KIND_AT) | ((generation % GENERATIONS) << GENERATION_AT) | (index as u64 & INDICES)
     }
 
-    /// `None`: none of ours.
+    /// Parses a handle; `None` if it is not from this plugin.
     #[inline]
     pub(crate) fn of(word: u64) -> Option<Self> {
         let index = usize::try_from(word & INDICES).ok()?;

@@ -1,6 +1,6 @@
-//! Messages between ranks: each is counted by itself, and what those of one launch add up to as one operation.
+//! Messages between ranks: each one is counted, and all messages of one launch together as one operation.
 //!
-//! NCCL tells of a launch's begin, of its messages and of its end in one go, for each communicator one after the other.
+//! For each communicator in turn, NCCL sends a launch's start, its messages and its end without interruption.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -12,18 +12,18 @@ use crate::handle::Handle;
 use crate::store::Store;
 use crate::{recent, slots, state, steer};
 
-/// What the messages of a communicator's launch add up to. Most launches have none, and nothing is written for those.
+/// Sums over the messages of a communicator's launch. Most launches have none, and are not recorded.
 #[repr(align(64))]
 struct Launch {
-    /// There were messages.
+    /// Whether there are messages.
     open: AtomicBool,
     channels: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
     datatype: AtomicU64,
-    /// Handle of the slot that times it; 0: none.
+    /// Handle of the slot that times it; 0: not timed.
     timed: AtomicU64,
-    /// Of those messages that are timed.
+    /// Channels of its timed messages.
     timed_channels: AtomicU64,
 }
 
@@ -39,16 +39,17 @@ static LAUNCH: [Launch; COMMS] = [const {
     }
 }; COMMS];
 
-/// Its handle, which it has whatever is in it: NCCL of version 4 tells of operations only where their launch has one.
+/// Starts a launch, and returns its handle. It is needed regardless of the content: NCCL of version 4 sends
+/// operations only if their launch has a handle.
 pub(crate) fn begins(comm: usize) -> u64 {
-    // What one that never came to its end has left is no part of this one.
+    // Discard the messages of an earlier launch that never ended.
     if let Some(launch) = LAUNCH.get(comm) {
         launch.open.store(false, Relaxed);
     }
     Handle::Launch(comm).word()
 }
 
-/// Counts a message: its handle, if it is timed.
+/// Counts a message. Returns its handle if it is timed, else 0.
 pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     let op = known(store, comm, message);
     op.count(store);
@@ -66,14 +67,14 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     }
     add(&launch.channels, message.channels);
     launch.datatype.store(u64::from(name_of(message.datatype)), Relaxed);
-    // That is a copy, and no wire sees it.
+    // It is copied locally, and not sent over the network.
     if is_to_itself(store, comm, message) {
         add(store.comm(comm, comm::TO_ITSELF), 1);
         steer::part(store, Limit::OwnMessages);
         return 0;
     }
     add(if message.func.bytes() == b"Send" { &launch.sent } else { &launch.received }, op.bytes);
-    // Connections are made with a communicator's first.
+    // The first operation of a communicator makes its connections.
     let first = store.comm(comm, comm::OPS).load(Relaxed) == 0;
     if first || !steer::timing() || message.channels == 0 || !in_count(store, comm) {
         return 0;
@@ -90,7 +91,7 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     handle
 }
 
-/// Whether a rank sends it to itself, or receives it from there.
+/// Whether a rank sends the message to itself, or receives it from itself.
 pub(crate) fn is_to_itself(store: &Store, comm: usize, message: &P2p<'_>) -> bool {
     let own = store.comm(comm, comm::RANKS).load(Relaxed) & 0xffff_ffff;
     i64::try_from(own).is_ok_and(|own| own == message.peer)
@@ -104,7 +105,7 @@ fn known(store: &Store, comm: usize, message: &P2p<'_>) -> Op {
     })
 }
 
-/// It is on its way. NCCL may say so twice.
+/// Ends the launch. NCCL may report this twice.
 pub(crate) fn ends(store: &Store, comm: usize) {
     let Some(launch) = LAUNCH.get(comm).filter(|launch| launch.open.load(Relaxed)) else { return };
     launch.open.store(false, Relaxed);
@@ -116,7 +117,8 @@ pub(crate) fn ends(store: &Store, comm: usize) {
     if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)).filter(|_| in_count(store, comm)) {
         slot.is_of(op, handed, launch.timed_channels.load(Relaxed));
         steer::pay(store, comm, channels);
-        // The GPU may be done already, and the proxy thread be about to look whether this is written.
+        // The GPU may have finished already; pairs with the fence in `slots`, where the proxy thread tests whether
+        // this was written.
         fence(SeqCst);
         slots::finish(store, slot, found.generation);
     }

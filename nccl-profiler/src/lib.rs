@@ -1,10 +1,9 @@
 //! `libnccl-profiler-railgate.so`: a profiler plugin for NCCL 2.27 and later that counts a job's collectives.
 //!
-//! Each process counts into one small file in the run's directory on the node, from which the epilog makes its part
-//! of the report: `railgate-rankfile` has the format. It lives in the user's process: it starts no threads, and
-//! after a communicator was made it allocates nothing, waits for nothing and panics nowhere. Where anything is
-//! missing (no run directory, no room, a release of NCCL that is known to crash) it does nothing, and always
-//! reports success.
+//! Each process counts into one small file in the run's directory on the node, which the epilog includes in the node
+//! report; `railgate-rankfile` defines the format. The library runs in the user's process: it starts no threads, and
+//! after a communicator is created it does not allocate, block or panic. If anything is missing (no run directory, no
+//! room, a release of NCCL that is known to crash) it does nothing, and always returns success.
 #![allow(unsafe_code, reason = "NCCL's plugin interface is C")]
 
 mod abi;
@@ -33,7 +32,7 @@ use handle::Handle;
 use hold::Held;
 use store::{Store, now};
 
-/// NCCL 2.27 looks for this name.
+/// Loaded by NCCL 2.27.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v4: ProfilerV4 = ProfilerV4 {
@@ -45,7 +44,7 @@ pub static ncclProfiler_v4: ProfilerV4 = ProfilerV4 {
     finalize,
 };
 
-/// NCCL 2.28 looks for this one first.
+/// Loaded by NCCL 2.28.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
@@ -57,7 +56,7 @@ pub static ncclProfiler_v5: ProfilerV5 = ProfilerV5 {
     finalize,
 };
 
-/// NCCL 2.31 and later look for this one first.
+/// Loaded by NCCL 2.31 and later.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
@@ -69,7 +68,7 @@ pub static ncclProfiler_v7: ProfilerV5 = ProfilerV5 {
     finalize,
 };
 
-/// NCCL 2.29.2 to 2.30 look for this one first.
+/// Loaded by NCCL 2.29.2 to 2.30.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks the symbol up by this name")]
 pub static ncclProfiler_v6: ProfilerV5 = ProfilerV5 {
@@ -82,7 +81,8 @@ pub static ncclProfiler_v6: ProfilerV5 = ProfilerV5 {
 };
 
 unsafe extern "C" {
-    /// What `pthread_atfork` calls: that one is a part of every program from glibc 2.34 on, this one is in all.
+    /// Called by `pthread_atfork`. In glibc 2.34 and later that function is linked into each program; this one is
+    /// exported by all releases.
     fn __register_atfork(
         prepare: Option<unsafe extern "C" fn()>,
         parent: Option<unsafe extern "C" fn()>,
@@ -92,10 +92,10 @@ unsafe extern "C" {
 }
 
 const NAME: &CStr = c"railgate";
-/// What a context looks like: this and an index, never an address.
+/// Tag of a context, which consists of this and an index, never an address.
 const CONTEXT: u64 = 0x5247 << CONTEXT_AT;
 const CONTEXT_AT: u32 = 17;
-/// The communicator's NCCL hides broadcasts.
+/// Set if the communicator's NCCL hides broadcasts.
 const HIDES: u64 = 1 << 16;
 
 static STORE: OnceLock<Option<Store>> = OnceLock::new();
@@ -141,15 +141,15 @@ unsafe extern "C" fn init_since_v5<const API: u8>(
 }
 
 /// # Safety
-/// Places to write to, or null; a C string or null.
+/// `context` and `mask` are writable or null; `name` is a C string or null.
 unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, name: *const c_char, mut new: New<'_>) -> c_int {
     if context.is_null() {
         return SUCCESS;
     }
-    // SAFETY: the caller's promise. No context: no event of this communicator is counted.
+    // SAFETY: the caller's promise. With a null context no event of this communicator is counted.
     unsafe { *context = ptr::null_mut() };
     if !name.is_null() {
-        // SAFETY: a C string that lives during the call.
+        // SAFETY: a C string that is valid during the call.
         new.name = Some(unsafe { CStr::from_ptr(name) });
     }
     let made = guarded(0, || begin(mask, &new));
@@ -158,15 +158,15 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, name: *const c_char,
     SUCCESS
 }
 
-/// The communicator's context; 0: it is left alone.
+/// Registers a communicator. Returns its context; 0: it is not counted.
 fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     let release = release::release(new.log);
     let limit = release::limit(release);
     let opened = STORE.get_or_init(|| {
-        // This library's own copy of the standard library: nobody else's panics become silent.
+        // The library has its own copy of the standard library, so panics of other code are still printed.
         panic::set_hook(Box::new(|_| {}));
         let made = Store::create();
-        // SAFETY: a function of this library, which is never unloaded, so that no library's end takes it back.
+        // SAFETY: a function of this library, which is never unloaded, so the registration stays valid.
         unsafe { __register_atfork(None, None, Some(forked), ptr::null_mut()) };
         made.map_err(|why| say(new.log, &format!("counts nothing: {why}"))).ok()
     });
@@ -198,14 +198,14 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     store.comm(at, comm::STATE).store(1, Release);
     let base = event::COLL | event::P2P | if new.api >= 6 { event::CE_COLL } else { 0 };
     if new.api < 5 {
-        // Nobody would say when.
+        // Captures of this release are not visible to the plugin.
         steer::part(store, Limit::HiddenCaptures);
     }
     steer::register(store, mask, base);
     CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | index
 }
 
-/// Version 4, whose descriptors differ.
+/// Version 4, whose descriptors have a different layout.
 unsafe extern "C" fn start_v4(
     context: *mut c_void,
     handle: *mut *mut c_void,
@@ -224,10 +224,9 @@ unsafe extern "C" fn start_since_v5(
     unsafe { start::<5>(context, handle, descriptor) }
 }
 
-/// As short as it gets, because NCCL's own work pushes it out of the caches between two operations: what is rare or long is
-/// elsewhere. Nothing here or in [`recent::again`] and
-/// [`recent::again_timed`] can panic. Kinds are asked for bit by bit: for a table of jumps the
-/// processor would have to foresee four different ones of an operation.
+/// Kept as short as possible, because NCCL's own work evicts it from the caches between two operations: rare and long
+/// cases are in other functions. Nothing here or in [`recent::again`] and [`recent::again_timed`] can panic. Types
+/// are tested bit by bit: with a jump table the processor would have to predict four different targets per operation.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface, or null.
@@ -240,7 +239,7 @@ unsafe fn start<const API: u8>(
     if handle.is_null() {
         return SUCCESS;
     }
-    // NCCL may hand over a place that still holds another event's handle.
+    // NCCL may pass a place that still contains the handle of another event.
     // SAFETY: the caller's promise.
     unsafe { *handle = ptr::null_mut() };
     if descriptor.is_null() {
@@ -254,12 +253,12 @@ unsafe fn start<const API: u8>(
         return unsafe { collective::<API>(context, handle, descriptor) };
     } else if kind & event::GROUP != 0 {
         communicator(context).filter(|_| !state::has_messages()).is_some_and(|(comm, _)| {
-            // SAFETY: as above. It is a number, which NCCL only hands back.
+            // SAFETY: as above. It is a number, which NCCL only returns.
             unsafe { *handle = opaque(Handle::Launch(comm).word()) };
             true
         })
     } else if kind & (event::COLL_API | event::P2P_API) != 0 {
-        // Of most calls at NCCL's interface there is nothing to tell that their operation will not.
+        // Most API calls need no handling: their operation is counted by its own event.
         context as u64 & HIDES == 0 && !described.captured()
     } else {
         kind & event::GROUP_API != 0 && !state::has_messages()
@@ -268,7 +267,7 @@ unsafe fn start<const API: u8>(
     if done { SUCCESS } else { unsafe { start_at_length::<API>(context, handle, descriptor) } }
 }
 
-/// A function of its own, so that the others need no registers to be saved.
+/// A separate function, so that the others need not save registers.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface, of [`event::COLL`].
@@ -305,7 +304,7 @@ unsafe extern "C" fn timed_collective<const API: u8>(
     SUCCESS
 }
 
-/// What of an event takes more than a few instructions.
+/// Handles all events that take more than a few instructions.
 ///
 /// # Safety
 /// A place for the handle, and a descriptor of that version of the interface.
@@ -332,7 +331,7 @@ unsafe extern "C" fn start_at_length<const API: u8>(
     SUCCESS
 }
 
-/// What a thread appends from here to the end belongs together.
+/// Starts a group: operations that this thread appends until its end belong together.
 fn group_begins(store: &Store) -> u64 {
     if hold::held() != Held::Not {
         return 0;
@@ -343,13 +342,14 @@ fn group_begins(store: &Store) -> u64 {
     Handle::Group.word()
 }
 
-/// What NCCL keeps for us.
+/// Converts a handle to the pointer that NCCL stores.
 #[inline]
 fn opaque(handle: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(handle).unwrap_or(0))
 }
 
-/// Of all that have handles only a launch's and a group's end say anything, and those only where there were messages.
+/// Of all events with handles, only the end of a launch and of a group need handling, and only if there were
+/// messages.
 unsafe extern "C" fn stop_event(handle: *mut c_void) -> c_int {
     if state::has_messages() { something_ends(handle) } else { SUCCESS }
 }
@@ -370,7 +370,7 @@ unsafe extern "C" fn record_state(handle: *mut c_void, state: c_int, arguments: 
         && !arguments.is_null()
         && let Some(store) = store()
     {
-        // SAFETY: for this state it is a union with the timer in it.
+        // SAFETY: for this state it is a union that contains the timer.
         let timer = unsafe { *arguments };
         guarded((), || slots::channel_ends(store, handle as u64, timer));
     }
@@ -395,8 +395,8 @@ fn store() -> Option<&'static Store> {
     STORE.get()?.as_ref().filter(|_| !state::is(state::FORKED))
 }
 
-/// Index of a context of ours, and whether its NCCL hides broadcasts. With PXN a proxy may hand over one of
-/// another process: the tag is the same there, but such events are of kinds that are never asked for.
+/// Index of a context of this plugin, and whether its NCCL hides broadcasts. With PXN a proxy may pass a context of
+/// another process: the tag is the same, but such events have types that are never requested.
 #[inline]
 fn communicator(context: *mut c_void) -> Option<(usize, bool)> {
     let context = context as u64;
@@ -404,7 +404,7 @@ fn communicator(context: *mut c_void) -> Option<(usize, bool)> {
     ours.then(|| (usize::try_from(context).unwrap_or(0) % COMMS, context & HIDES != 0))
 }
 
-/// Once per process.
+/// Logs a line, once per process.
 fn say(log: Option<Logger>, what: &str) {
     let (Some(log), Ok(text)) = (log, CString::new(format!("PROFILER/Plugin: railgate: {what}"))) else {
         return;
@@ -413,16 +413,16 @@ fn say(log: Option<Logger>, what: &str) {
         return;
     }
     let file = c"nccl-profiler";
-    // SAFETY: NCCL's own logger, with arguments as its format demands; it copies what it prints.
+    // SAFETY: NCCL's own logger, with the arguments that its format requires; it copies the text.
     unsafe { log(INFO, NCCL_INIT, file.as_ptr(), 0, c"%s".as_ptr(), text.as_ptr()) };
 }
 
-/// Runs the work; a panic ends here, silently, and the fallback stands in.
+/// Runs the work; a panic ends here without a message, and the fallback is returned.
 fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
     match panic::catch_unwind(AssertUnwindSafe(work)) {
         Ok(value) => value,
         Err(panic) => {
-            // Dropping it could panic in its turn.
+            // Dropping the payload could panic in turn.
             std::mem::forget(panic);
             if let Some(store) = store() {
                 store.at(head::PANICS).fetch_add(1, Relaxed);

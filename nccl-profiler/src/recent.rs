@@ -1,14 +1,15 @@
-//! Where operations of the latest kinds are counted, and the quick way of counting one more of them.
+//! The fast path: counts an operation that equals a recent one of its communicator.
 //!
-//! A program repeats the same few operations. Telling by its names which cell an operation belongs to takes longer than
-//! everything else that is done with it, so each communicator remembers the latest kinds by where the names stand.
+//! A program repeats a few operations. Finding an operation's cell by its names takes longer than the rest of the
+//! work, so each communicator caches its recent operations, identified by the addresses of the names.
 //!
-//! NCCL's own work pushes all of this out of the caches between two operations, so what costs time is how many lines are
-//! touched, and the clocks. The quick way touches four lines: [`state`]'s, one here, and two of the file, the communicator's and the
-//! cell's. It neither reads a clock nor decides what is timed: [`comm::LOOK`] says when either is due. The host's clock is
-//! read once in some two milliseconds, and the processor's own one says when ([`goes_on`]). That one is asked for each operation,
-//! or, in a loop of very many, for each [`AHEAD`]th: it takes as long as half of the quick way. Where each operation is timed the
-//! way is as quick, with two lines more: [`Clock`]'s and a slot's.
+//! NCCL's own work evicts all of this from the caches between two operations, so the cost is the number of cache
+//! lines touched, and clock readings. The fast path touches four lines: that of [`state`], one here, and two of the
+//! file (the communicator's and the cell's). It neither reads a clock nor decides which operations are timed:
+//! [`comm::LOOK`] is the number at which either is due. The host's clock is read about once per two milliseconds,
+//! when the processor's time-stamp counter indicates it ([`goes_on`]). That counter is read for each operation or, in
+//! a fast loop, for each [`AHEAD`]th: a reading takes half as long as the fast path. If every operation is timed the
+//! path is as fast, with two more lines: [`Clock`] and a slot.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -21,50 +22,51 @@ use crate::state;
 use crate::steer::{self, Handed};
 use crate::store::{File, Store};
 
-/// Kinds that a communicator remembers, a power of two.
+/// Cached operations per communicator, a power of two.
 const KINDS: usize = 16;
-/// Between the bits of a key: the cell's index.
+/// Position of the cell's index between the bits of a key.
 const CELL_AT: u32 = 32;
 const CELL_MASK: u64 = 0x7fff_ffff << CELL_AT;
-/// The host's clock is read again after so many of the processor's ticks: one to two milliseconds.
+/// Ticks of the time-stamp counter after which the host's clock is read again: one to two milliseconds.
 const FRESH_TICKS: u64 = 1 << 22;
-/// So many operations in less than twice that time follow one another closely: then the processor's clock is asked once in
-/// [`AHEAD`]. After a rest, up to `AHEAD - 1` may have the time of one before it, which [`comm::CLOCKED`] tells.
+/// With at least this many operations in less than twice that time, a communicator is in a fast loop: the counter is
+/// then read once per [`AHEAD`] operations. After a pause, up to `AHEAD - 1` operations may have the time of an
+/// earlier one, which [`comm::CLOCKED`] shows.
 const MANY: u64 = 64;
 const AHEAD: u64 = 8;
 
-/// Written and read by whoever launches, one thread at a time. One cache line.
+/// Used by the launching thread, one at a time. One cache line.
 #[repr(align(64))]
 struct Entry {
-    /// [`Marks`].
+    /// The names in [`Marks`].
     names: [AtomicU32; 4],
     count: AtomicU64,
     bytes: AtomicU64,
-    /// The key, and the cell's index from bit [`CELL_AT`] on; 0: free.
+    /// The key, with the cell's index from bit [`CELL_AT`] on; 0: free.
     key_cell: AtomicU64,
-    /// Calls of its cell below this one may go the quick way; none before it went the long way once.
+    /// Calls of its cell below this number may take the fast path; 0 until one has taken the slow path.
     until: AtomicU64,
-    /// [`steer::cost`] of the last one that went the long way.
+    /// [`steer::cost`] of the last operation on the slow path.
     price: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Entry>() == 64);
 
-/// A communicator's clock, and its slots to come, written and read by whoever launches there. One cache line.
+/// Clock and reserved slots of a communicator, used by its launching thread. One cache line.
 #[repr(align(64))]
 struct Clock {
-    /// The processor's ticks when the host's clock was last read.
+    /// Time-stamp counter when the host's clock was last read.
     ticks: AtomicU64,
-    /// At this operation it is decided again what is timed.
+    /// Number of the operation at which it is decided again which ones are timed.
     decided: AtomicU64,
-    /// How many operations further the processor's clock is asked again.
+    /// Number of operations until the counter is read again.
     ahead: AtomicU64,
-    /// Ticks when that was found, and the number of the operation then.
+    /// Counter when that number was determined, and the number of the operation then.
     since: AtomicU64,
     number: AtomicU64,
-    /// What the host's coarse monotonic clock said.
+    /// Last reading of the host's coarse monotonic clock.
     host: AtomicU64,
-    /// For what is timed.
+    /// Slots for timed operations.
     slots: Reserve,
 }
 
@@ -107,7 +109,7 @@ impl Entry {
     }
 }
 
-/// Where a kind is remembered, if it is.
+/// The cache entry for an operation; it may contain another one.
 #[inline]
 fn entry(comm: usize, marks: Marks) -> Option<&'static Entry> {
     let [func, ..] = marks.names;
@@ -120,14 +122,15 @@ fn cell(key_cell: u64) -> usize {
     usize::try_from((key_cell & CELL_MASK) >> CELL_AT).unwrap_or(0) % CELLS
 }
 
-/// Counts an operation like one before it, if that is all there is to do; if not, nothing was done. Nothing here can panic.
+/// Counts an operation on the fast path. Returns false, and changes nothing, if more is to be done. Nothing here can
+/// panic.
 #[inline(always)]
 pub(crate) fn again(comm: usize, coll: &RawColl) -> bool {
     state::usual_file().is_some_and(|file| counted(file, comm, coll).is_some())
 }
 
-/// The same where each operation is timed: its handle. It was handed over later than its slot says, by as much as may pass between two
-/// looks at the host's clock; after a loop of very many and a rest, by all of the rest.
+/// The same where every operation is timed: returns its handle. The launch time in its slot is too early by up to the
+/// interval between two readings of the host's clock; after a fast loop and a pause, by up to the whole pause.
 #[inline]
 pub(crate) fn again_timed(comm: usize, coll: &RawColl) -> Option<u64> {
     let file = state::timed_file().filter(|_| coll.channels > 0)?;
@@ -139,7 +142,7 @@ pub(crate) fn again_timed(comm: usize, coll: &RawColl) -> Option<u64> {
     Some(handle)
 }
 
-/// One more of a kind, and its number, if nothing is due that takes longer.
+/// Counts one more operation of a cached kind and returns its number, unless work for the slow path is due.
 #[inline(always)]
 fn counted(file: &File, comm: usize, coll: &RawColl) -> Option<(Op, u64)> {
     let entry = entry(comm, coll.marks())?;
@@ -166,7 +169,7 @@ fn counted(file: &File, comm: usize, coll: &RawColl) -> Option<(Op, u64)> {
     Some((Op { key, bytes, cell: Some(cell) }, number))
 }
 
-/// What such an operation was found to be the last time, or is found to be now.
+/// The cached operation, or the result of `found`, which is then cached.
 pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op {
     let Some(entry) = entry(comm, marks) else { return found() };
     if entry.knows(marks) {
@@ -187,14 +190,15 @@ pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op
     op
 }
 
-/// One went the long way: those like it may go the quick one.
+/// Called after the slow path: later equal operations may take the fast one.
 pub(crate) fn went(comm: usize, marks: Marks, handed: Handed) {
     let Some(entry) = entry(comm, marks).filter(|entry| entry.knows(marks)) else { return };
     entry.until.store(steer::next_window(handed.call), Relaxed);
     entry.price.store(steer::cost(handed.channels), Relaxed);
 }
 
-/// The host's clock was read for this operation, and at that one it is decided again what is timed.
+/// Records the host's clock reading for this operation, and the number at which it is decided again which ones are
+/// timed.
 pub(crate) fn looked(store: &Store, comm: usize, handed: Handed, decided: u64) {
     let Some(clock) = CLOCK.get(comm) else { return };
     let number = handed.number;
@@ -212,8 +216,8 @@ pub(crate) fn looked(store: &Store, comm: usize, handed: Handed, decided: u64) {
     clock.next(number, store.comm(comm, comm::LOOK));
 }
 
-/// Asks the processor's clock whether the host's was read a moment ago. If so, and nothing else is due, this operation and some more
-/// go the quick way.
+/// Tests by the time-stamp counter whether the host's clock was read recently. If so, and if nothing else is due,
+/// this operation and some more may take the fast path.
 #[inline(never)]
 fn goes_on(comm: usize, number: u64, words: &[AtomicU64; COMM_WORDS]) -> bool {
     let Some(clock) = CLOCK.get(comm) else { return false };
@@ -233,15 +237,15 @@ impl Clock {
     }
 }
 
-/// The processor's own clock, of no known unit and no known beginning. Where another processor's is behind it, a time may be too
-/// early by as much.
+/// The processor's time-stamp counter, of unknown unit and origin. If the counter of another processor lags behind, a
+/// time may be too early by the difference.
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 has it.
+    // SAFETY: every x86-64 processor has this instruction.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Never fresh, and never a loop.
+/// Substitute with which a reading never counts as recent, and never as in a fast loop.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     static TICKS: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Which NCCL this is, and what is known against it.
+//! The release of NCCL, and its known problems.
 
 use std::ffi::{CStr, c_int};
 
@@ -6,17 +6,17 @@ use railgate_rankfile::Limit;
 
 use crate::abi::Logger;
 
-/// `ncclGetVersion` of the library that the logger belongs to: a process may have several NCCLs.
+/// Calls `ncclGetVersion` of the library that contains the logger, since a process may have several NCCLs.
 pub(crate) fn release(log: Option<Logger>) -> Option<u64> {
     let log = log?;
     // SAFETY: all-zero is a valid value of these pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked about; the answer goes into the struct.
+    // SAFETY: any address is valid as an argument; the result is written to the struct.
     let found = unsafe { libc::dladdr(log as *const libc::c_void, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a C string of the loader's; NOLOAD: what is loaded already, and nothing else.
+    // SAFETY: a C string of the loader; with NOLOAD only a library that is already loaded is opened.
     let library = unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return None;
@@ -25,40 +25,40 @@ pub(crate) fn release(log: Option<Logger>) -> Option<u64> {
     // SAFETY: an open library and a C string.
     let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
     let version = (!symbol.is_null()).then(|| {
-        // SAFETY: NCCL's function of this name takes an int to write to, in every release.
+        // SAFETY: NCCL's function of this name has this signature in every release.
         let ask: unsafe extern "C" fn(*mut c_int) -> c_int = unsafe { std::mem::transmute(symbol) };
         let mut code = 0;
         // SAFETY: as above.
         unsafe { ask(&raw mut code) };
         code
     });
-    // SAFETY: opened above; NCCL itself stays.
+    // SAFETY: opened above; NCCL itself stays loaded.
     unsafe { libc::dlclose(library) };
     version.and_then(|code| u64::try_from(code).ok()).filter(|code| *code > 0)
 }
 
-/// The deny table: first release, first that is no longer meant, what is not done there.
+/// The deny table: first release, first release to which it no longer applies, what is disabled.
 ///
-/// 2.30.3: an all-to-all crashed under a profiler (NVIDIA/nccl issue 2112, open). From 2.31 on kernels are timed
-/// phase by phase, ungated in its first releases: all-reduces of 128 KiB to 4 MiB took 4 to 13 percent longer
-/// (issue 2355, pull request 2357); no later release was measured.
+/// 2.30.3: an all-to-all crashed with a profiler (NVIDIA/nccl issue 2112, open). From 2.31 on kernels are timed phase
+/// by phase, in its first releases unconditionally: all-reduces of 128 KiB to 4 MiB took 4 to 13 percent longer
+/// (issue 2355, pull request 2357); later releases were not measured.
 const TABLE: &[(u64, u64, Limit)] =
     &[(23_003, 23_004, Limit::Release), (23_100, u64::MAX, Limit::SlowRelease)];
 
-/// What is not done with this release.
+/// What is disabled for this release.
 pub(crate) fn limit(release: Option<u64>) -> Limit {
     let Some(release) = release else { return Limit::UnknownRelease };
     let row = TABLE.iter().find(|(from, below, _)| (*from..*below).contains(&release));
     row.map_or(Limit::None, |row| row.2)
 }
 
-/// Broadcasts of these releases go another way inside NCCL, which shows them at its interface alone
-/// (`src/enqueue.cc`; said in the notes of 2.29.2; seen in 2.30.7 and 2.32.3).
+/// Whether NCCL shows broadcasts only at its API: in these releases they take another path inside NCCL
+/// (`src/enqueue.cc`; release notes of 2.29.2; observed in 2.30.7 and 2.32.3).
 pub(crate) fn hides_broadcasts(release: Option<u64>) -> bool {
     release.is_some_and(|release| release >= 22_902)
 }
 
-/// Timing kernels takes room in `/dev/shm`; without it NCCL crashes (pull request 2326).
+/// Whether `/dev/shm` lacks the room for timing kernels, without which NCCL crashes (pull request 2326).
 pub(crate) fn shm_is_small() -> bool {
     const ENOUGH: u64 = 64 << 20;
     // SAFETY: all-zero is a valid value of plain numbers.
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_with_known_trouble_are_left_alone() {
+    fn releases_with_known_problems_are_restricted() {
         let of = |code| limit(Some(code));
         assert_eq!((of(22_809), of(23_002), of(23_007)), (Limit::None, Limit::None, Limit::None));
         assert_eq!(

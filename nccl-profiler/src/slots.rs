@@ -1,5 +1,5 @@
-//! Operations that are timed. Each gets a slot of a fixed pool; its channels' begins and ends arrive later, on NCCL's proxy
-//! thread, and the last of them adds the time to the operation's cell.
+//! Timed operations. Each has a slot of a fixed pool; the starts and ends of its channels arrive later, on NCCL's
+//! proxy thread, and the last of them adds the time to the operation's cell.
 
 use std::sync::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
@@ -15,38 +15,38 @@ use crate::state;
 use crate::steer::{self, Handed};
 use crate::store::{Store, now};
 
-/// Timed operations under way; older ones make room.
+/// Most timed operations in flight; further ones replace the oldest.
 const SLOTS: usize = 4096;
-/// How coarse the host's clock may be, and how far the GPU's may run from it meanwhile.
+/// Resolution of the host's clock, plus its drift against the GPU's clock during an operation.
 const COARSE_NS: u64 = 20_000_000;
 
-/// An operation under way. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
-/// neither waits for the other's. Processors fetch lines by twos: these, and not one of a neighbour's.
+/// An operation in flight. The launching thread writes the first cache line, NCCL's proxy thread the second, so that
+/// neither waits for the other. Aligned to 128 bytes, since processors prefetch pairs of lines.
 #[repr(C, align(128))]
 pub(crate) struct Slot {
     generation: AtomicU64,
-    /// 1 under way, 2 everything is known but the channels' ends.
+    /// 1: in flight, 2: only ends of channels are missing.
     state: AtomicU64,
     key: AtomicU64,
     bytes: AtomicU64,
     number: AtomicU64,
     channels: AtomicU64,
-    /// When it was handed over, on the host's coarse monotonic clock.
+    /// Launch time, on the host's coarse monotonic clock.
     launched: AtomicU64,
-    /// Its cell's index; beyond [`CELLS`]: the file is full.
+    /// Index of its cell; [`CELLS`] or more: the file is full.
     cell: AtomicU64,
-    /// The generation that what follows is of; the first channel to begin makes it so.
+    /// The generation of the fields below; set by the first channel that starts.
     heard: AtomicU64,
-    /// 1: its time was written down.
+    /// 1: its time was added.
     done: AtomicU64,
     ended: AtomicU64,
-    /// Times of 0 are none yet; the begin is kept as its complement, so that both are maxima.
+    /// 0: no time yet. The start is stored as its complement, so that both are maxima.
     begin: AtomicU64,
     end: AtomicU64,
 }
 
 impl Slot {
-    /// Now everything is known but the channels' ends.
+    /// Fills in everything except the channels' ends.
     pub(crate) fn is_of(&self, op: Op, handed: Handed, channels: u64) {
         for (word, value) in [
             (&self.key, op.key),
@@ -82,14 +82,14 @@ static SLOT: [Slot; SLOTS] = [const {
 
 static NEXT_SLOT: AtomicU64 = AtomicU64::new(0);
 
-/// The slot of an operation or a channel, unless others have it by now.
+/// The slot of an operation or a channel, unless it was reused.
 pub(crate) fn of(handle: u64) -> Option<(&'static Slot, Use)> {
     let (Handle::Op(found) | Handle::Channel(found)) = Handle::of(handle)? else { return None };
     let slot = SLOT.get(found.slot)?;
     (slot.generation.load(Acquire) == found.generation).then_some((slot, found))
 }
 
-/// A channel's work ended on the GPU.
+/// Handles the end of a channel's work on the GPU.
 pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
     let heard = |(slot, found): &(&Slot, Use)| slot.heard.load(Relaxed) == found.generation;
     let Some((slot, Use { generation, .. })) = of(handle).filter(heard) else {
@@ -99,31 +99,32 @@ pub(crate) fn channel_ends(store: &Store, handle: u64, timer: u64) {
     raise(&slot.end, timer);
     slot.ended.store(slot.ended.load(Relaxed) + 1, Release);
     if slot.state.load(Relaxed) != 2 {
-        // Its launch is about to be complete: whoever looks last sees what the other one has written.
+        // The launch may complete at the same time: with the fences, the thread that tests last sees the other one's
+        // write.
         fence(SeqCst);
     }
     finish(store, slot, generation);
 }
 
-/// A slot and its handle. Who had it before gets no time any more.
+/// Takes a slot and returns it with its handle. Its previous operation then gets no time.
 pub(crate) fn fresh() -> (&'static Slot, u64) {
     slot(NEXT_SLOT.fetch_add(1, Relaxed))
 }
 
-/// Slots that a communicator has taken before it needs them, for one thread at a time: the locked instruction waits for all that was
-/// stored before it.
+/// Slots that a communicator reserves in advance, for one thread at a time: the atomic instruction waits until all
+/// earlier stores have completed.
 pub(crate) struct Reserve {
     next: AtomicU64,
     end: AtomicU64,
 }
 
-/// So many at once.
+/// Number of slots reserved at once.
 const RESERVED: u64 = 16;
-/// After so many that others have taken since, what is left of them is let go: it would soon be their turn there.
+/// A reservation is dropped once others have taken this many slots since: its slots would soon be reused.
 const STALE: u64 = SLOTS as u64 / 4;
-/// From one ticket's place to the next one's: by the golden ratio, so that none of the next hundreds is near. Were they neighbours,
-/// the core of the proxy thread, which walks along them, would fetch those to come as well, away from the one that is about to
-/// write them.
+/// Distance between the slots of successive tickets, by the golden ratio, so that the next hundreds are far apart.
+/// With adjacent slots, the core of the proxy thread, which walks along them, would prefetch the next ones from the
+/// core that is about to write them.
 const APART: u64 = 2531;
 
 const _: () = assert!(APART % 2 == 1 && SLOTS.is_power_of_two() && size_of::<Slot>() == 128);
@@ -145,17 +146,17 @@ impl Reserve {
         let after = next.wrapping_add(1);
         self.next.store(after, Relaxed);
         if after < end {
-            // The proxy thread has read it since it was last written.
+            // Prefetch, since the proxy thread has read it since it was last written.
             fetch(&SLOT[place(after)]);
         }
         slot(next)
     }
 }
 
-/// To be written: away from all other cores.
+/// Prefetches a slot for writing, which invalidates the copies of other cores.
 #[cfg(target_arch = "x86_64")]
 fn fetch(slot: &Slot) {
-    // SAFETY: every x86-64 has it or takes it for nothing to do, and it changes nothing.
+    // SAFETY: every x86-64 processor executes it or ignores it; it changes no state.
     unsafe { std::arch::asm!("prefetchw [{}]", in(reg) slot, options(readonly, nostack, preserves_flags)) };
 }
 
@@ -176,17 +177,17 @@ fn slot(ticket: u64) -> (&'static Slot, u64) {
     (slot, Handle::Op(Use { generation, slot: index }).word())
 }
 
-/// A maximum that one thread alone writes, as the proxy's alone tells of a communicator's channels, some tens for each operation: the
-/// locked instruction for two that meet would take as long as all the rest.
+/// Raises a maximum that has a single writer. The proxy thread alone reports a communicator's channels, some tens per
+/// operation; an atomic instruction would take as long as all other work.
 fn raise(word: &AtomicU64, to: u64) {
     if word.load(Relaxed) < to {
         word.store(to, Relaxed);
     }
 }
 
-/// Who writes down what a communicator's operations took: the proxy's thread alone, or, once the process has had messages, the thread
-/// that launches them as well. In the moment in which the first message comes, once in a process, what one of the two adds may be
-/// lost, or a distance be of two operations that are none.
+/// The threads that record the times of a communicator's operations: only the proxy thread or, once the process has
+/// had messages, also the thread that launches them. At the moment of the first message of a process, one update may
+/// be lost, or one wrong launch interval recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writers {
     One,
@@ -219,10 +220,10 @@ impl Writers {
     }
 }
 
-/// A channel's work began on the GPU: the handle for its end.
+/// Handles the start of a channel's work on the GPU. Returns the handle for its end.
 pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64) -> u64 {
     let Some((slot, found @ Use { generation, .. })) = of(parent) else {
-        // Of an operation that was not to be timed, NCCL tells without a parent.
+        // For operations that are not timed, NCCL sends no parent.
         if parent != 0 {
             store.at(head::STRAY).fetch_add(1, Relaxed);
         }
@@ -247,7 +248,7 @@ pub(crate) fn channel_begins(store: &Store, comm: usize, parent: u64, timer: u64
     Handle::Channel(found).word()
 }
 
-/// If every channel has ended, the operation's time is known; whoever comes first writes it down.
+/// Records the operation's time if every channel has ended. The first thread to get here does it.
 pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     let whole = slot.state.load(Acquire) == 2
         && slot.heard.load(Acquire) == generation
@@ -263,7 +264,8 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     let (number, bytes) = (slot.number.load(Relaxed), slot.bytes.load(Relaxed));
     let cell = usize::try_from(slot.cell.load(Relaxed)).unwrap_or(CELLS);
     let seen = Seen { number, begin, end, bytes, messages: key.op == P2P_GROUP, cell };
-    // No longer than it has been there at all, and not while another one ran: else it is a mix-up of two.
+    // The time must not exceed the age of the operation, and must not overlap with the previous one: otherwise NCCL
+    // has mixed up two operations.
     let writers = Writers::now();
     let own = spacing::finished(store, key, seen, writers);
     if took == 0 || took > since.saturating_add(COARSE_NS) || !own {

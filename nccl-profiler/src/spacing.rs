@@ -1,8 +1,9 @@
-//! How far apart operations begin that follow one another at once.
+//! Launch intervals: the time between the starts of successive operations.
 //!
-//! An operation's own time on the GPU leaves out what lies between two: the end of one kernel and the beginning of the
-//! next. A benchmark that launches many and divides the time has that in it. So where an operation of a
-//! communicator begins as soon as the one before it has ended, the time from begin to begin is kept, too.
+//! An operation's GPU time leaves out the gap between two operations, from the end of one kernel to the start of the
+//! next. The result of a benchmark that launches many operations and divides the total time includes that gap. So if
+//! an operation of a communicator starts immediately after the previous one has ended, the time from start to start
+//! is recorded, too.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -12,40 +13,41 @@ use crate::count::add;
 use crate::slots::Writers;
 use crate::store::Store;
 
-/// After more than this the GPU had nothing of this communicator's to do: what came between is not the operation's.
+/// Longest gap. In a longer one the GPU had no work of this communicator, and the gap does not belong to the
+/// operation.
 const AT_ONCE_NS: u64 = 50_000;
-/// The same between launches of messages, which take longer to launch: in a loop of them 20 to 65 µs (measured).
+/// The same between launches of messages, which take longer: 20 to 65 µs in a loop (measured).
 const MESSAGES_AT_ONCE_NS: u64 = 100_000;
-/// A distance that is so many times the one before it in its cell is not counted: somebody was waited for. Only the first of
-/// several is left out, so that what stays slower counts.
+/// An interval of more than this many times the previous one in its cell is not counted: some rank was waited for.
+/// Only the first of several is left out, so that a persistent slowdown counts.
 const STANDS_OUT: u64 = 3;
-/// Nor is one counted, between collectives, in which the GPU stood still for so many times as long as in the last one that was, and this
-/// much longer: the program waited for the GPU, as nccl-tests does between its loops (30 µs, measured; launches of messages vary
-/// as much by themselves). Of the distances of a cell at most one in [`RARELY`] is left out for that: what comes more often
-/// is the program's way.
+/// Between collectives, an interval is also left out if its gap is longer than this multiple of the last regular gap
+/// plus [`PAUSES_NS`]: the program waited for the GPU, as nccl-tests does between its loops (30 µs, measured;
+/// launches of messages vary as much by themselves). At most one in [`RARELY`] intervals of a cell is left out for
+/// this reason: more frequent pauses are the program's normal behaviour.
 const PAUSES: u64 = 2;
 const PAUSES_NS: u64 = 10_000;
 const RARELY: u64 = 16;
-/// So many may be left out in a row.
+/// Most intervals that may be left out in a row.
 const IN_A_ROW: u64 = 4;
-/// A communicator's operations follow one another on the GPU; how exactly its channels' clocks are read.
+/// Precision of the channels' clocks: operations of a communicator do not overlap on the GPU by more than this.
 const OVERLAP_NS: u64 = 2_000;
 
-/// An operation's times on the GPU's clock, and where it is counted.
+/// An operation's times on the GPU's clock, and its cell.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
-    /// Which of the communicator's operations, from 1.
+    /// Number of the operation in the communicator, from 1.
     pub(crate) number: u64,
     pub(crate) begin: u64,
     pub(crate) end: u64,
     pub(crate) bytes: u64,
-    /// What messages of one launch add up to.
+    /// Whether it stands for all messages of one launch.
     pub(crate) messages: bool,
-    /// Its cell's index; beyond [`CELLS`]: the file is full.
+    /// Index of its cell; [`CELLS`] or more: the file is full.
     pub(crate) cell: usize,
 }
 
-/// The one that finished last, written by [`Writers`].
+/// The last finished operation, written by [`Writers`].
 #[repr(align(64))]
 struct Last {
     busy: AtomicBool,
@@ -69,13 +71,14 @@ static LAST: [Last; COMMS] = [const {
     }
 }; COMMS];
 
-/// By cell.
+/// State of a cell.
 struct Before {
-    /// The last distance.
+    /// The last interval.
     apart: AtomicU64,
-    /// How long the GPU stood still in the last one that was no pause; the most there is: there was none.
+    /// The gap in the last interval that was not a pause; the maximum if there was none.
     idle: AtomicU64,
-    /// Each distance that is no pause saves one up to so many, and each that is left out costs [`RARELY`].
+    /// Credit for leaving out intervals: each regular one adds one, up to a limit, and each that is left out costs
+    /// [`RARELY`].
     saved: AtomicU64,
 }
 
@@ -83,8 +86,9 @@ static BEFORE: [Before; CELLS] = [const {
     Before { apart: AtomicU64::new(0), idle: AtomicU64::new(u64::MAX), saved: AtomicU64::new(RARELY * 2) }
 }; CELLS];
 
-/// An operation has finished: whether its times can be its own. NCCL may give an earlier one's where it lags behind the GPU.
-/// Where two threads finish at the same time, one of them is not compared: nobody waits.
+/// Records a finished operation. Returns whether its times can be its own: NCCL may report those of an earlier one if
+/// it lags behind the GPU. If two threads finish at the same time, one operation is not compared, so that neither
+/// waits.
 pub(crate) fn finished(store: &Store, key: Key, seen: Seen, writers: Writers) -> bool {
     let Some(last) = LAST.get(usize::from(key.comm)) else { return true };
     let two = writers == Writers::Two;
@@ -98,7 +102,7 @@ pub(crate) fn finished(store: &Store, key: Key, seen: Seen, writers: Writers) ->
     own
 }
 
-/// For one thread at a time.
+/// As [`finished`], for one thread at a time.
 fn follows(store: &Store, last: &Last, seen: Seen) -> bool {
     let before = Seen {
         number: last.number.load(Relaxed),
@@ -121,7 +125,7 @@ fn follows(store: &Store, last: &Last, seen: Seen) -> bool {
     if seen.number > before.number {
         for (word, value) in [
             (&last.number, seen.number),
-            // Not known: nothing lies that far behind.
+            // Its times are unknown, so the next interval is not counted.
             (&last.begin, if own { seen.begin } else { u64::MAX }),
             (&last.end, seen.end),
             (&last.bytes, seen.bytes),
@@ -138,14 +142,14 @@ fn idle(before: Seen, seen: Seen) -> u64 {
     seen.begin.saturating_sub(before.end)
 }
 
-/// From begin to begin, if the second came at once.
+/// The launch interval, if the second operation started immediately.
 fn apart(before: Seen, seen: Seen, at_once_ns: u64) -> Option<u64> {
     let next = before.number > 0 && before.number.checked_add(1) == Some(seen.number);
     let at_once = before.cell < CELLS && idle(before, seen) <= at_once_ns;
     (next && at_once).then(|| seen.begin.checked_sub(before.begin)).flatten().filter(|apart| *apart > 0)
 }
 
-/// Whether a distance is far longer than the last one in its cell, which it is from now on.
+/// Whether an interval is far longer than the previous one in its cell. Stores it for the next comparison.
 fn stands_out(cell: usize, apart: u64) -> bool {
     let Some(before) = BEFORE.get(cell) else { return false };
     let last = before.apart.load(Relaxed);
@@ -153,7 +157,7 @@ fn stands_out(cell: usize, apart: u64) -> bool {
     last > 0 && apart > last.saturating_mul(STANDS_OUT)
 }
 
-/// Whether the GPU stood still far longer than is usual in the cell, which it rarely does.
+/// Whether the gap is far longer than usual in the cell, and rare.
 fn is_pause(cell: usize, idle: u64) -> bool {
     let Some(before) = BEFORE.get(cell) else { return false };
     let (usual, saved) = (before.idle.load(Relaxed), before.saved.load(Relaxed));
@@ -171,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_follows_at_once_has_a_distance() {
+    fn only_immediate_successors_give_a_launch_interval() {
         let of = |number, begin, end| Seen { number, begin, end, bytes: 8, messages: false, cell: 0 };
         let before = of(7, 100_000, 130_000);
         assert_eq!(apart(before, of(8, 134_000, 170_000), AT_ONCE_NS), Some(34_000));
@@ -184,21 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn one_long_distance_is_a_wait_and_several_are_the_rule() {
+    fn one_long_interval_is_left_out_and_several_count() {
         let out =
             |cell, apart: &[u64]| apart.iter().map(|apart| stands_out(cell, *apart)).collect::<Vec<_>>();
         assert_eq!(out(0, &[90, 30, 35, 1000, 30, 91, 88]), [false, false, false, true, false, true, false]);
-        // Kinds that take turns are not compared with one another.
+        // Alternating kinds of operations are not compared with one another.
         assert!(
             [(1, 20), (2, 200), (1, 20), (2, 200)].iter().all(|(cell, apart)| !stands_out(*cell, *apart))
         );
         assert!(!stands_out(CELLS, 7));
     }
 
-    /// nccl-tests, all_gather of 1 MiB on two H200s: five to warm up, then twice one and a hundred; kernels of 10 µs are launched every
-    /// 17, and between the loops the GPU stands still for 33.
+    /// nccl-tests, all_gather of 1 MiB on two H200s: five warm-up calls, then twice one and a hundred; kernels of 10
+    /// µs are launched every 17 µs, and between the loops the GPU is idle for 33 µs.
     #[test]
-    fn a_pause_of_the_program_is_no_part_of_what_comes_before_it() {
+    fn a_pause_of_the_program_is_left_out() {
         let loops = [5, 1, 100, 1, 100];
         let left_out: Vec<usize> = loops
             .iter()
@@ -208,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_and_again_is_the_programs_way() {
+    fn frequent_pauses_count() {
         assert!(pauses(4, (0..1000).map(|n| 2_000 + n % 2 * 18_000)) <= 1000 / 16);
         assert!(pauses(5, (0..1000).map(|n| if n < 100 { 2_000 } else { 40_000 })) <= 4);
         assert_eq!(pauses(6, (0..1000).map(|n| 5_000 + n % 7 * 2_000)), 0);
         assert!(!is_pause(CELLS, u64::MAX));
     }
 
-    /// How many of these are left out.
+    /// Number of intervals that are left out.
     fn pauses(cell: usize, idle: impl Iterator<Item = u64>) -> usize {
         idle.filter(|idle| is_pause(cell, *idle)).count()
     }

@@ -1,40 +1,40 @@
-//! What every operation looks at first, on one cache line: whether anything is out of the ordinary.
+//! Flags that every operation tests first, on one cache line: whether the fast path applies.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use crate::store::File;
 
-/// A child of this process shares the file; its counts would be the parent's.
+/// This is a forked child, which shares the file; its counts would be added to the parent's.
 pub(crate) const FORKED: usize = 1;
 /// Nothing is counted.
 pub(crate) const OFF: usize = 1 << 1;
-/// NCCL was asked to time what is handed over.
+/// NCCL was asked to time the operations that are launched now.
 pub(crate) const TIMING: usize = 1 << 2;
-/// All of it is wished to be timed, and nothing stands against it.
+/// All operations are to be timed, and there is no obstacle.
 pub(crate) const ALL: usize = 1 << 3;
 const NO_FILE: usize = 1 << 4;
 const UNUSUAL: usize = FORKED | OFF | TIMING | ALL | NO_FILE;
 
-/// Hardly ever written.
+/// Rarely written.
 #[repr(align(64))]
 struct State {
-    /// The process's file, and in the low bits, which a page's address leaves free, what is out of the ordinary.
+    /// Pointer to the process's file, with flags in the low bits, which are free in a page's address.
     file: AtomicPtr<File>,
-    /// Some communicator of this process has had messages.
+    /// Whether any communicator of this process has had messages.
     messages: AtomicBool,
 }
 
 static STATE: State =
     State { file: AtomicPtr::new(ptr::without_provenance_mut(NO_FILE)), messages: AtomicBool::new(false) };
 
-/// Whether one of these holds.
+/// Whether any of these flags is set.
 #[inline]
 pub(crate) fn is(bits: usize) -> bool {
     STATE.file.load(Relaxed).addr() & bits != 0
 }
 
-/// Sets or clears one, and says whether it held before.
+/// Sets or clears a flag. Returns its previous value.
 pub(crate) fn set(bit: usize, on: bool) -> bool {
     if is(bit) == on {
         return on;
@@ -55,18 +55,18 @@ pub(crate) fn messages_begin() {
     }
 }
 
-/// The process's file, once there is one. Before that nothing can be out of the ordinary.
+/// Sets the process's file. No flag can be set before this.
 pub(crate) fn set_file(file: &'static File) {
     STATE.file.store(ptr::from_ref(file).cast_mut(), Release);
 }
 
-/// The process's file, if operations are counted into it as usual.
+/// The process's file, if no flag prevents the fast path without timing.
 #[inline]
 pub(crate) fn usual_file() -> Option<&'static File> {
     file_where(0)
 }
 
-/// The process's file, if each operation is counted into it and timed.
+/// The process's file, if every operation is counted and timed.
 #[inline]
 pub(crate) fn timed_file() -> Option<&'static File> {
     file_where(TIMING | ALL)
@@ -75,6 +75,6 @@ pub(crate) fn timed_file() -> Option<&'static File> {
 #[inline]
 fn file_where(bits: usize) -> Option<&'static File> {
     let file = STATE.file.load(Acquire);
-    // SAFETY: without the bits, of which there are no others, it is what `set_file` was given.
+    // SAFETY: without the flag bits it is the pointer that `set_file` received.
     (file.addr() & UNUSUAL == bits).then(|| unsafe { &*file.map_addr(|at| at & !UNUSUAL) })
 }

@@ -1,21 +1,21 @@
-//! Which operations are timed by the GPU.
+//! The sampling policy: which operations the GPU times.
 //!
-//! Timing costs a microsecond or more per operation inside NCCL, whatever a plugin does with it. So mode `sample`
-//! times windows of eight consecutive operations of a communicator, one window in `duty`. Which ones depends on
-//! nothing but the operation's number there: all ranks count alike, so all time the same ones, and their times can be
-//! compared. `duty` is a power of two and windows are drawn by a hash of their number, so that a rank with a
-//! sparser duty times a subset of what the others time, and no period of the job's own hides an operation for good.
-//! Besides, a window begins at each 32nd call of a kind of operation up to its 512th, and then at every doubling, so
-//! that each kind that a loop repeats is timed soon, and so often that one call that was held up does not make its figure;
-//! that, too, is the same on all ranks.
+//! Timing costs a microsecond or more per operation inside NCCL, regardless of the plugin. So mode `sample` times
+//! windows of eight consecutive operations of a communicator, one window in `duty`. The choice depends only on the
+//! operation's number in the communicator: all ranks count alike, so all time the same operations, and their times
+//! can be compared. `duty` is a power of two and windows are chosen by a hash of their number. So a rank with a
+//! larger duty times a subset of the other ranks' windows, and a period in the job cannot hide an operation
+//! permanently. In addition, a window starts at each 32nd call of a kind of operation up to its 512th, and then at
+//! every doubling: each kind in a loop is timed soon, and often enough that one delayed call does not dominate its
+//! average. This too is the same on all ranks.
 //!
-//! There is one budget for the process, whose launching thread may serve several communicators, and it is kept like an
-//! account: time adds to it, every timed operation takes from it what it costs, by its channels. Four times a second
-//! the duty follows from what was launched, sparser at once and denser by halves. A window that begins while
-//! the account is overdrawn makes the duty sparser on the spot, so that bursts after a quiet time cost no more, and one
-//! that a communicator left open when it had nothing more to do is closed by whoever pays for it.
+//! The process has one budget, since its launching thread may serve several communicators. It is an account: time
+//! adds to it, and every timed operation subtracts its cost, which depends on its channels. Four times a second the
+//! duty is computed from the launched operations; it rises at once and falls by halves. A window that starts while
+//! the account is overdrawn raises the duty immediately, so that bursts after an idle time cost no more. If an idle
+//! communicator leaves a window open, another one that pays for it closes the window.
 //!
-//! All of this ends where NCCL's count of kernels and the GPU's may part: [`hold`].
+//! All of this ends when the kernel counts of NCCL and of the GPU may diverge: see [`hold`].
 
 use std::ffi::c_int;
 use std::ptr;
@@ -28,62 +28,63 @@ use crate::hold::{self, Held};
 use crate::store::{self, Store};
 use crate::{recent, state};
 
-/// Operations of a window, a power of two.
+/// Operations per window, a power of two.
 const WINDOW: u64 = 8;
-/// A window begins at each so many calls of one kind up to [`FEW_CALLS`], then at every doubling. The first ones are some 130 timed
-/// calls, half a millisecond of the launching thread in all, whatever the budget says; they count in it.
+/// A window starts at each multiple of this many calls of a kind up to [`FEW_CALLS`], then at every doubling. The
+/// first windows are about 130 timed calls, half a millisecond of the launching thread in total, independent of the
+/// budget, but charged to it.
 const EACH_CALLS: u64 = 32;
 const FEW_CALLS: u64 = 512;
-/// What timing one operation takes of the thread that launches it, nanoseconds (measured: 1.1 to 1.8 µs with one channel,
-/// 3.7 µs with some twenty), and what more for each channel.
+/// Cost of timing one operation for the launching thread, nanoseconds (measured: 1.1 to 1.8 µs with one channel, 3.7
+/// µs with about twenty), and the additional cost per channel.
 const COST_NS: u64 = 1200;
 const COST_CHANNEL_NS: u64 = 200;
 const SPARSEST: u64 = 4096;
-/// Before anything is known about the rate: next to nothing but the windows that are certain.
+/// Initial duty, before the rate is known: practically only the mandatory windows.
 const FIRST_DUTY: u64 = 1024;
 const TICK_NS: u64 = 250_000_000;
-/// Windows that are looked through for the next one, so that most operations need not look.
+/// Most windows that are searched for the next chosen one, so that most operations need no decision.
 const AHEAD: u64 = 64;
-/// What may be spent before anything was saved, and for how long saved time counts.
+/// Initial balance of the account, and its smallest upper limit, nanoseconds.
 const ADVANCE_NS: i64 = 500_000;
 const SAVED_NS: u64 = 2_500_000_000;
 
 /// The activation masks of the NCCLs in this process.
 static MASKS: [Mask; 8] =
     [const { Mask { at: AtomicPtr::new(ptr::null_mut()), base: AtomicU64::new(0) } }; 8];
-/// Communicators whose next operation is to be timed.
+/// Number of communicators whose next operation is to be timed.
 static OPEN: AtomicU64 = AtomicU64::new(0);
 static FLOW: [Flow; COMMS] =
     [const { Flow { open: AtomicBool::new(false), until: AtomicU64::new(0) } }; COMMS];
-/// What timing may still take, nanoseconds; below zero: it has taken more.
+/// Balance of the account, nanoseconds; may be negative.
 static ACCOUNT: AtomicI64 = AtomicI64::new(ADVANCE_NS);
-/// Why nothing is timed at all.
+/// Why no operation is timed.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 static NEXT_TICK: AtomicU64 = AtomicU64::new(0);
 static LAST_TICK: AtomicU64 = AtomicU64::new(0);
-/// What the monotonic clock lacks to the wall clock, nanoseconds.
+/// Offset from the monotonic to the wall clock, nanoseconds.
 static WALL: AtomicU64 = AtomicU64::new(0);
-/// At the last tick: what timing everything would have taken.
+/// At the last tick: the cost of timing all operations so far.
 static PRICE: AtomicU64 = AtomicU64::new(0);
 
-/// Of a communicator, written by whoever launches on it; a cache line of its own.
+/// State of a communicator, written by its launching thread; one cache line.
 #[repr(align(64))]
 struct Flow {
-    /// Its next operation is to be timed.
+    /// Whether its next operation is to be timed.
     open: AtomicBool,
-    /// Operations up to this number are, too.
+    /// Operations up to this number are timed, too.
     until: AtomicU64,
 }
 
-/// An operation that was handed over.
+/// A launched operation.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Handed {
-    /// Which of the communicator's, from 1.
+    /// Its number in the communicator, from 1.
     pub(crate) number: u64,
-    /// Which call of its kind, from 1.
+    /// Its number within its kind, from 1.
     pub(crate) call: u64,
     pub(crate) channels: u64,
-    /// When, on the host's coarse monotonic clock.
+    /// Launch time, on the host's coarse monotonic clock.
     pub(crate) now: u64,
 }
 
@@ -92,7 +93,7 @@ struct Mask {
     base: AtomicU64,
 }
 
-/// Takes in one more NCCL's mask (each communicator of one NCCL brings the same), and sets it.
+/// Registers the mask of one NCCL (all communicators of one NCCL pass the same), and sets it.
 pub(crate) fn register(store: &Store, mask: *mut c_int, base: u64) {
     if mask.is_null() {
         return;
@@ -110,17 +111,18 @@ pub(crate) fn register(store: &Store, mask: *mut c_int, base: u64) {
     apply(store);
 }
 
-/// Less than was wished for, from now on.
+/// Restricts the mode in force from now on.
 pub(crate) fn restrict(limit: Limit) {
     LIMIT.store(limit.word(), Relaxed);
 }
 
-/// NCCL's count of kernels and the GPU's part, or may: from now on everything is timed, where it is already, or else nothing is.
+/// The kernel counts of NCCL and of the GPU diverge, or may: from now on everything is timed if it already is, else
+/// nothing.
 pub(crate) fn part(store: &Store, why: Limit) {
     hold_mask(store, why, || in_force(store) == Mode::Full);
 }
 
-/// An operation is being captured. If it was appended to be timed, it is with each replay: so is everything then.
+/// An operation is being captured. If it is timed, every replay is, so everything is timed from now on.
 pub(crate) fn captured(store: &Store) {
     hold_mask(store, Limit::Captures, timing);
 }
@@ -139,17 +141,17 @@ fn hold_mask(store: &Store, why: Limit, everything: impl FnOnce() -> bool) {
     apply(store);
 }
 
-/// Whether operations that are handed over now are timed, as far as can be told.
+/// Whether operations that are launched now are timed.
 pub(crate) fn timing() -> bool {
     state::is(state::TIMING)
 }
 
-/// Whether this call of a kind begins a window.
+/// Whether this call of a kind starts a window.
 fn begins_window(call: u64) -> bool {
     call > 0 && if call <= FEW_CALLS { call.is_multiple_of(EACH_CALLS) } else { call.is_power_of_two() }
 }
 
-/// The next call of a kind that does.
+/// The next call of a kind that starts a window.
 pub(crate) fn next_window(call: u64) -> u64 {
     let next = call.saturating_add(1);
     if next <= FEW_CALLS {
@@ -159,13 +161,13 @@ pub(crate) fn next_window(call: u64) -> u64 {
     }
 }
 
-/// The wall clock at this time of the monotonic one; one clock is enough for each operation.
+/// Converts a monotonic time to wall clock time, which saves a second clock reading per operation.
 pub(crate) fn wall(now: u64) -> u64 {
     let beyond = WALL.load(Relaxed);
     if beyond > 0 { now.wrapping_add(beyond) } else { store::now(libc::CLOCK_REALTIME_COARSE) }
 }
 
-/// This operation of a communicator was handed over: decides about the next one.
+/// Called after an operation was launched: decides whether the next one is timed.
 pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     let Some(flow) = FLOW.get(comm) else { return };
     let price = store.comm(comm, comm::PRICE);
@@ -173,22 +175,21 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     if op.now >= NEXT_TICK.load(Relaxed) {
         tick(store, op.now);
     }
-    // What is in force follows from what is wished for, at each tick.
+    // The mode in force is derived from the requested one at each tick.
     let mode = Mode::of(store.at(head::MODE).load(Relaxed)).unwrap_or(Mode::Count);
     let opens = begins_window(op.call);
     if opens {
         flow.until.store(op.number.saturating_add(WINDOW), Relaxed);
     }
     let until = flow.until.load(Relaxed);
-    // Within a window nothing changes.
+    // Within a window the decision does not change.
     if op.number <= 1 || opens || op.number.is_multiple_of(WINDOW) || op.number == until {
         set(store, comm, mode == Mode::Sample && (op.number < until || drawn(store, op.number)));
     }
-    // While only some are timed, or counts have parted, all go the long way.
+    // While only some operations are timed, or the counts have diverged, all take the slow path.
     if !timing() || state::is(state::ALL) {
         let decided = if flow.open.load(Relaxed) {
-            // Its window was switched off beneath it, by a thread that closed another one's at the same time: it has yet to find
-            // its end.
+            // Another thread switched this window off while closing its own; this communicator still has to end it.
             op.number.saturating_add(1)
         } else {
             next_look(mode, op.number, store.at(head::DUTY).load(Relaxed))
@@ -197,8 +198,8 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
     }
 }
 
-/// The operation after which it is decided again about the next one. (A rank whose duty becomes denser meanwhile
-/// times its next windows with the sparser one.)
+/// Number of the operation after which the next decision is due. (A rank whose duty falls meanwhile times its next
+/// windows with the old one.)
 fn next_look(mode: Mode, number: u64, duty: u64) -> u64 {
     if mode != Mode::Sample {
         return u64::MAX;
@@ -208,7 +209,7 @@ fn next_look(mode: Mode, number: u64, duty: u64) -> u64 {
     ahead.find(|at| chosen(*at, duty)).unwrap_or(next.saturating_add(AHEAD * WINDOW))
 }
 
-/// Whether the operation after this number is in a window, for which there must be something left.
+/// Whether the operation after this number is in a window, and the account permits it.
 fn drawn(store: &Store, number: u64) -> bool {
     let last = store.at(head::DUTY).load(Relaxed);
     if !chosen(number, last) {
@@ -221,7 +222,7 @@ fn drawn(store: &Store, number: u64) -> bool {
     chosen(number, duty)
 }
 
-/// The duty at this number, which is in a window.
+/// The duty at the start of a window: raised if the account is overdrawn.
 fn sparser(number: u64, duty: u64, account: i64) -> u64 {
     if number.is_multiple_of(WINDOW) && account < 0 {
         duty.saturating_mul(2).clamp(1, SPARSEST)
@@ -230,25 +231,26 @@ fn sparser(number: u64, duty: u64, account: i64) -> u64 {
     }
 }
 
-/// An operation is being timed. Whoever wants all of them timed has no budget.
+/// Charges a timed operation to the account. In mode `full` there is no budget.
 pub(crate) fn pay(store: &Store, comm: usize, channels: u64) {
     if store.at(head::MODE).load(Relaxed) != Mode::Sample.word() {
         return;
     }
     let cost = i64::try_from(cost(channels)).unwrap_or(0);
     let left = ACCOUNT.fetch_sub(cost, Relaxed).saturating_sub(cost);
-    // The mask is one for all: a communicator that rests in its window has all others' operations timed.
+    // All communicators share the mask: an idle one with an open window causes the operations of all others to be
+    // timed.
     if left < 0 && FLOW.get(comm).is_some_and(|flow| !flow.open.load(Relaxed)) {
         (0..COMMS).for_each(|other| set(store, other, false));
     }
 }
 
-/// Without channels nothing is timed.
+/// Cost of timing an operation, nanoseconds. Without channels it is not timed.
 pub(crate) fn cost(channels: u64) -> u64 {
     if channels == 0 { 0 } else { channels.saturating_mul(COST_CHANNEL_NS).saturating_add(COST_NS) }
 }
 
-/// A communicator that is gone has no next operation.
+/// A destroyed communicator has no next operation.
 pub(crate) fn forget(store: &Store, comm: usize) {
     set(store, comm, false);
 }
@@ -266,15 +268,15 @@ fn set(store: &Store, comm: usize, open: bool) {
     apply(store);
 }
 
-/// Whether the operation after this number is in a window that is timed. The first one never is (connections are
-/// made then), the second always.
+/// Whether the operation after this number is in a timed window. The first window never is (it contains the making of
+/// connections), the second always.
 fn chosen(number: u64, duty: u64) -> bool {
     let window = number / WINDOW;
     let drawn = mixed(window) & (duty.clamp(1, SPARSEST).next_power_of_two() - 1) == 0;
     window == 1 || (window > 0 && drawn)
 }
 
-/// The finaliser of SplitMix64: its low bits depend on all of the number's.
+/// The finalizer of SplitMix64: its low bits depend on all bits of the number.
 fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -295,7 +297,7 @@ fn in_force(store: &Store) -> Mode {
 fn apply(store: &Store) {
     let mode = in_force(store);
     let timing = match hold::held() {
-        // What another thread is appending belongs together: it changes some later time.
+        // Operations of a group that another thread is appending belong together: the mask changes later.
         _ if state::has_messages() && hold::others_group() => timing(),
         Held::Not => mode == Mode::Full || mode == Mode::Sample && OPEN.load(Relaxed) > 0,
         Held::Clear => false,
@@ -307,7 +309,7 @@ fn apply(store: &Store) {
     state::set(state::OFF, mode == Mode::Off);
     state::set(state::ALL, mode == Mode::Full && hold::held() == Held::Not);
     if hold::held() != Held::Not {
-        // By another thread, meanwhile.
+        // Another thread may have frozen the mask meanwhile.
         state::set(state::ALL, false);
     }
     store.at(head::MODE).store(mode.word(), Relaxed);
@@ -318,15 +320,15 @@ fn apply(store: &Store) {
         if at.is_null() {
             break;
         }
-        // Not zero in mode `off`: without events nobody would ever look for another wish.
+        // Not zero in mode `off`: without events the plugin could not notice a request for another mode.
         let mask = slot.base.load(Relaxed) | if timing { event::KERNEL } else { 0 };
-        // SAFETY: an aligned int of NCCL's that lives as long as its library, which nobody unloads before the
-        // process ends; NCCL, too, reads it atomically.
+        // SAFETY: an aligned int of NCCL, valid as long as its library, which is not unloaded before the process
+        // ends; NCCL also accesses it atomically.
         unsafe { AtomicI32::from_ptr(at) }.store(i32::try_from(mask).unwrap_or(0), Relaxed);
     }
 }
 
-/// Four times a second: what the rate means for the duty, and whether somebody wishes for another mode.
+/// Four times a second: computes the duty from the launch rate, and reads whether another mode is requested.
 fn tick(store: &Store, now: u64) {
     let due = NEXT_TICK.load(Relaxed);
     if NEXT_TICK.compare_exchange(due, now + TICK_NS, Relaxed, Relaxed).is_err() {
@@ -349,14 +351,14 @@ fn tick(store: &Store, now: u64) {
     apply(store);
 }
 
-/// The account after this time: what is saved longer ago does not count.
+/// The balance of the account after this time; savings are limited.
 fn saved(account: i64, elapsed_ns: u64, budget: u64) -> i64 {
     let of = |ns: u64| i64::try_from(ns.saturating_mul(budget) / 1_000_000).unwrap_or(i64::MAX);
     account.saturating_add(of(elapsed_ns)).min(of(SAVED_NS).max(ADVANCE_NS))
 }
 
-/// One window in so many, so that timing costs at most `budget` millionths of the time. `price_ns`: what timing all would have
-/// taken of it.
+/// The duty with which timing costs at most `budget` millionths of the time. `price_ns`: the cost of timing all
+/// operations of that time.
 fn duty(price_ns: u64, elapsed_ns: u64, budget: u64, last: u64, account: i64) -> u64 {
     let ppm = price_ns.saturating_mul(1_000_000) / elapsed_ns.max(1);
     let fits = ppm.div_ceil(budget.max(1)).clamp(1, SPARSEST).next_power_of_two();
@@ -369,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sparser_duty_takes_a_subset() {
+    fn a_larger_duty_selects_a_subset() {
         let all = |duty| (0..100_000).filter(|n| chosen(*n, duty)).collect::<Vec<u64>>();
         let (dense, sparse) = (all(4), all(64));
         assert!(sparse.iter().all(|n| dense.contains(n)));
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn no_window_is_missed_between_two_looks() {
+    fn no_window_is_missed_between_two_decisions() {
         for duty in [1, 2, 32, 1024, SPARSEST] {
             for number in 0..3000 {
                 let look = next_look(Mode::Sample, number, duty);
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_window_of_a_kind_is_the_next_call_that_begins_one() {
+    fn the_next_window_of_a_kind_starts_at_the_next_matching_call() {
         for call in 0..5000 {
             assert_eq!(
                 Some(next_window(call)),
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jobs_own_period_hides_nothing() {
+    fn a_period_in_the_job_hides_no_operation() {
         // 64 operations in a step, eight windows: each is timed sooner or later.
         let timed: std::collections::BTreeSet<u64> =
             (0..200_000).filter(|n| chosen(*n, 64)).map(|n| n % 64).collect();
@@ -418,7 +420,7 @@ mod tests {
     #[test]
     fn the_duty_follows_the_rate() {
         let second = 1_000_000_000;
-        // Sparser at once, denser by halves, and not at all while more was spent than there was.
+        // It rises at once, falls by halves, and does not fall while the account is overdrawn.
         assert_eq!(duty(0, second, 2000, 32, 1), 16);
         assert_eq!(duty(0, second, 2000, 32, -1), 32);
         assert_eq!(duty(0, second, 2000, 1, 1), 1);
@@ -427,8 +429,9 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_the_processs_and_holds_at_every_rate() {
-        // Communicators of one process, what lies between two operations, a burst of so many before a rest; 40 s of each.
+    fn the_budget_of_the_process_holds_at_every_rate() {
+        // Communicators of a process, channels, time between two operations, operations per burst, pause after a
+        // burst; 40 s of each.
         for (comms, channels, every_ns, burst, rest_ns) in [
             (1, 1, 6_000, u64::MAX, 0),
             (2, 1, 4_700, u64::MAX, 0),
@@ -459,7 +462,7 @@ mod tests {
                 if now - tick >= TICK_NS {
                     account = saved(account, now - tick, budget);
                     duty_now = duty(price, now - tick, budget, duty_now, account);
-                    // Not even right after a rest more than what was saved, and the windows in which that shows.
+                    // After a pause, at most the savings and the windows until the overdraft is noticed.
                     let at_once = SAVED_NS / 1_000_000 * budget + 100 * comms * cost(channels);
                     assert!(
                         spent - before <= at_once,

@@ -11,15 +11,15 @@ use railgate_rankfile::{
 
 use crate::state;
 
-/// The run's directory on this node.
+/// Variable with the run's directory on this node.
 const JOB_DIR: &CStr = c"RAILGATE_JOB_DIR";
-/// `count`, `sample`, `full`, `off`.
+/// Variable with the mode: `count`, `sample`, `full`, `off`.
 const MODE: &CStr = c"RAILGATE_NCCL_MODE";
 const BUDGET: &CStr = c"RAILGATE_NCCL_BUDGET_PPM";
-/// Of the time, millionths. What sampling costs stays far below what can be measured.
+/// Millionths of the time. The cost of sampling then stays far below what can be measured.
 const DEFAULT_BUDGET: u64 = 2000;
 
-/// The words of the file, as `railgate-rankfile` lays them out.
+/// The words of the file, in the layout of `railgate-rankfile`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct File {
@@ -36,16 +36,16 @@ const _: () = assert!(
         && offset_of!(File, cells) == CELLS_AT * 8
 );
 
-/// The mapped file, which stays for as long as the process does.
+/// The mapped file, which stays mapped as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: &'static File,
-    /// Where the mode can be changed by hand while the job runs.
+    /// File with which the mode can be changed by hand while the job runs.
     mode_file: CString,
 }
 
 impl Store {
-    /// Makes this process's file, or says why there is none.
+    /// Creates this process's file; the error is the reason for NCCL's log.
     pub(crate) fn create() -> Result<Self, String> {
         let dir = get(JOB_DIR)
             .and_then(|dir| dir.to_str().ok())
@@ -55,9 +55,9 @@ impl Store {
         // SAFETY: no arguments.
         let pid = unsafe { libc::getpid() };
         let made = now(libc::CLOCK_REALTIME);
-        // The kernel would answer a file beyond it with SIGXFSZ, which ends the process.
+        // For a write beyond the limit the kernel sends SIGXFSZ, which kills the process.
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: into the struct.
+        // SAFETY: it writes to the struct.
         let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
         if !known || limit.rlim_cur < BYTES as libc::rlim_t {
             return Err(format!(
@@ -67,7 +67,7 @@ impl Store {
         }
         let (place_c, path) = (c_string(&place)?, format!("{place}/{pid}.{made:x}"));
         let path_c = c_string(&path)?;
-        // SAFETY: a C string. That it exists already is as good.
+        // SAFETY: a C string. It is fine if the directory exists already.
         unsafe { libc::mkdir(place_c.as_ptr(), 0o700) };
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         // SAFETY: a C string, with the mode that O_CREAT asks for.
@@ -76,12 +76,12 @@ impl Store {
             return Err(format!("{path}: {}", std::io::Error::last_os_error()));
         }
         let size = libc::off_t::try_from(BYTES).map_err(|why| why.to_string())?;
-        // All of it now: a store to a page that a full tmpfs cannot give would be SIGBUS, in the user's process.
+        // Allocate all of it now: if a full tmpfs had no page for a later store, the user's process would get SIGBUS.
         // SAFETY: an open file.
         let fault = unsafe { libc::posix_fallocate(file, 0, size) };
         let mapped = if fault == 0 {
             let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-            // SAFETY: a new mapping at no given place.
+            // SAFETY: a new mapping at an arbitrary address.
             let at = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, kind, file, 0) };
             if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(at) }
         } else {
@@ -92,13 +92,13 @@ impl Store {
         let at = match mapped {
             Ok(at) => at,
             Err(why) => {
-                // SAFETY: a C string; a file without content helps nobody.
+                // SAFETY: a C string; a file without content is of no use.
                 unsafe { libc::unlink(path_c.as_ptr()) };
                 return Err(format!("{path}: {why}"));
             }
         };
-        // SAFETY: as long as the file and aligned to a page; never unmapped; others who map it hold what is no less plain
-        // a number.
+        // SAFETY: as long as the file and page-aligned; never unmapped; writes of other processes that map it can
+        // only produce other numbers.
         let file: &'static File = unsafe { &*at.cast::<File>() };
         let store = Store { file, mode_file: c_string(&format!("{place}/mode"))? };
         store.begin(u64::from(pid.unsigned_abs()), made);
@@ -122,7 +122,7 @@ impl Store {
         state::set_file(self.file);
     }
 
-    /// A word of [`head`]. Here and below: what lies outside is the last one, and nobody asks for it.
+    /// A word of [`head`]. Here and below: an index out of range gives the last word; callers do not use one.
     pub(crate) fn at(&self, word: usize) -> &AtomicU64 {
         &self.file.head[word.min(HEAD_WORDS - 1)]
     }
@@ -142,12 +142,12 @@ impl Store {
         &self.file.counts[index.min(CELLS - 1)][word.min(COUNT_WORDS - 1)]
     }
 
-    /// The framework's name for a communicator.
+    /// Stores the framework's name for a communicator.
     pub(crate) fn name(&self, index: usize, name: &[u8]) {
         text(self.file.comms.get(index).and_then(|words| words.get(comm::NAME..comm::NAME + 8)), name);
     }
 
-    /// Index of a key's cell; `None`: the file is full.
+    /// Index of a key's cell, which is created if necessary; `None`: the file is full.
     pub(crate) fn find(&self, key: Key) -> Option<usize> {
         let word = key.word();
         // Fibonacci hashing; the table's size is a power of two.
@@ -167,7 +167,7 @@ impl Store {
         None
     }
 
-    /// What the file for the mode says, if it is there. No allocation.
+    /// The mode in the mode file, if the file exists. Does not allocate.
     pub(crate) fn wish(&self) -> Option<Mode> {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         // SAFETY: a C string, and no mode is needed without O_CREAT.
@@ -176,7 +176,7 @@ impl Store {
             return None;
         }
         let mut text = [0_u8; 16];
-        // SAFETY: into the array, and no further.
+        // SAFETY: it writes into the array, and not beyond its length.
         let count = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
         // SAFETY: opened above, closed once.
         unsafe { libc::close(file) };
@@ -184,7 +184,7 @@ impl Store {
     }
 }
 
-/// As much of a text as the words hold.
+/// Stores as much of a text as the words can contain.
 fn text(words: Option<&[AtomicU64]>, text: &[u8]) {
     for (word, part) in words.unwrap_or_default().iter().zip(text.chunks(8)) {
         let mut bytes = [0; 8];
@@ -203,15 +203,15 @@ fn c_string(text: &str) -> Result<CString, String> {
     CString::new(text).map_err(|why| why.to_string())
 }
 
-/// The process's environment. What it points to is copied or compared before anything else runs.
+/// Reads the process's environment. The result is copied or compared before any other code runs.
 fn get(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: a C string; NCCL, too, asks the environment while it starts, so nobody may change it meanwhile.
+    // SAFETY: a C string. NCCL also reads the environment while it starts, so no thread may change it meanwhile.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: not null, and a C string of the environment.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
 
-/// A clock, nanoseconds; 0 where it cannot be read.
+/// Reads a clock, nanoseconds; 0 on failure.
 pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes into the struct.

@@ -1,4 +1,4 @@
-//! The library as it is shipped, in a container of an older Debian: Debian 11 has glibc 2.31.
+//! The library as shipped, in a container of an older Debian: Debian 11 has glibc 2.31.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests stand outside of test functions")]
 
 use std::fs;
@@ -7,13 +7,13 @@ use std::process::Command;
 
 use railgate_rankfile::{BYTES, RankFile};
 
-/// Builds for an older C library than this machine's, as `cargo xtask dist` does.
+/// Builds for an older C library than that of this machine, as `cargo xtask dist` does.
 const ZIG: [&str; 2] = ["cargo-zigbuild==0.23.0", "ziglang==0.15.1"];
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// Below it: what is loaded, and what that leaves.
+/// Directory below it with the loaded library and its output.
 const PLACE: &str = "railgate-load";
 
-/// Every table, and a communicator with ten collectives.
+/// Loads every table, and makes a communicator with ten collectives.
 const LOADS: &str = r#"
 import ctypes as c, os, platform, struct
 os.environ["RAILGATE_JOB_DIR"] = "/railgate-load"
@@ -40,7 +40,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Made when it is not there yet.
+/// Created if it does not exist yet.
 fn root() -> PathBuf {
     let root = Path::new("/var/cache/railgate/debian-11");
     if !root.join("usr/bin/python3").exists() {
@@ -71,7 +71,7 @@ fn shipped() -> PathBuf {
 
 #[test]
 #[ignore = "needs root, debootstrap and a few minutes: cargo test -p nccl-profiler-railgate --test old_debian -- --ignored"]
-fn it_loads_and_counts_with_an_older_c_library() {
+fn the_library_loads_and_counts_with_an_older_c_library() {
     let (library, root) = (shipped(), root());
     let text = run(Command::new("objdump").arg("-T").arg(&library));
     let needed = text.split_whitespace().filter_map(|word| {

@@ -1,5 +1,6 @@
-//! What counting takes of the thread that launches when NCCL's own work has pushed the plugin out of the caches, and timing of NCCL's
-//! proxy thread: pairs of all-reduces, one for each of two communicators, as one thread for two GPUs has NCCL 2.28 make them.
+//! Cost of counting for the launching thread, and of timing for NCCL's proxy thread, when NCCL's own work has evicted
+//! the plugin from the caches. Measured with pairs of all-reduces on two communicators, as NCCL 2.28 makes them for
+//! one thread with two GPUs.
 
 use std::arch::asm;
 use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};
@@ -16,7 +17,7 @@ use std::sync::atomic::{
 
 use crate::played::{KERNEL_STOP, Nccl};
 
-/// What lies between two operations in NCCL, about: its code, and what that reads and writes.
+/// Approximate work of NCCL between two operations: its code, and the data that it reads and writes.
 const CODE: usize = 160 << 10;
 const DATA: usize = 512 << 10;
 const LINE: usize = 64;
@@ -31,7 +32,7 @@ const COLL_API: u64 = 1 << 9;
 
 const NAMES: [&CStr; 4] = [c"AllReduce", c"ncclFloat32", c"RING", c"LL"];
 
-/// A descriptor of version 5, where NCCL has it: in its own cache lines, just written.
+/// A descriptor of version 5, as in NCCL: in its own cache lines, recently written.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Default)]
 struct Descriptor([u64; 14]);
@@ -45,7 +46,7 @@ impl Descriptor {
 
     fn coll_api() -> Self {
         let mut made = Descriptor::of(COLL_API);
-        // Function, count, datatype.
+        // Function, count, data type.
         for (word, value) in [(3, NAMES[0].as_ptr() as u64), (4, 256), (5, NAMES[1].as_ptr() as u64)] {
             made.0[word] = value;
         }
@@ -55,7 +56,7 @@ impl Descriptor {
     fn coll(seq: u64) -> Self {
         let mut made = Descriptor::of(COLL);
         let names = NAMES.map(|name| name.as_ptr() as u64);
-        // Sequence, function, count, datatype, channels and warps, algorithm, protocol.
+        // Sequence number, function, count, data type, channels and warps, algorithm, protocol.
         for (word, value) in [
             (3, seq),
             (4, names[0]),
@@ -79,7 +80,7 @@ impl Descriptor {
     }
 }
 
-/// A plugin's functions and its two communicators.
+/// The functions of a plugin, and two communicators.
 pub(crate) struct Plugin {
     start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int,
     stop: unsafe extern "C" fn(*mut c_void) -> c_int,
@@ -87,11 +88,11 @@ pub(crate) struct Plugin {
     comms: [*mut c_void; 2],
 }
 
-// SAFETY: functions, and what they know their communicators by.
+// SAFETY: functions, and opaque contexts.
 unsafe impl Sync for Plugin {}
 
 unsafe extern "C" fn no_start(_: *mut c_void, handle: *mut *mut c_void, _: *const c_void) -> c_int {
-    // SAFETY: a place for a handle.
+    // SAFETY: `handle` is valid for writes.
     unsafe { *handle = ptr::null_mut() };
     0
 }
@@ -110,7 +111,7 @@ impl Plugin {
         Plugin { start: nccl.table.start, stop: nccl.table.stop, record: nccl.table.record, comms }
     }
 
-    /// Accepts what it is told and does nothing: what the loop itself takes.
+    /// A plugin that does nothing: measures the loop itself.
     fn none() -> Self {
         Plugin { start: no_start, stop: no_stop, record: no_record, comms: [ptr::null_mut(); 2] }
     }
@@ -126,12 +127,13 @@ impl Plugin {
     #[inline]
     fn stop(&self, handle: *mut c_void) {
         if !handle.is_null() {
-            // SAFETY: a handle of the plugin's.
+            // SAFETY: a handle from the plugin.
             unsafe { (self.stop)(handle) };
         }
     }
 
-    /// One pair, in NCCL's order; between the calls at its interface and the launches it plans them. Handles of the operations.
+    /// One pair, in NCCL's order, with planning between API calls and launches. Returns the handles of the
+    /// operations.
     fn pair(&self, seq: u64, plan: &mut impl FnMut()) -> [*mut c_void; 2] {
         let api = self.start(0, &Descriptor::of(GROUP_API));
         for comm in 0..2 {
@@ -143,7 +145,7 @@ impl Plugin {
             let coll = self.start(comm, &Descriptor::coll(seq));
             self.stop(coll);
             self.stop(group);
-            // NCCL's next lock, which waits for what was stored.
+            // Stands for NCCL's next lock, which waits for earlier stores.
             fence(SeqCst);
             coll
         });
@@ -151,14 +153,14 @@ impl Plugin {
         handles
     }
 
-    /// What NCCL's proxy thread tells of a pair that is timed.
+    /// The events of a timed pair that NCCL's proxy thread sends.
     fn kernels(&self, handles: [*mut c_void; 2], begin: u64) {
         let end = begin + 5_000;
         for (comm, parent) in handles.into_iter().enumerate().filter(|(_, parent)| !parent.is_null()) {
             for channel in 0..CHANNELS {
                 let kernel = self.start(comm, &Descriptor::kernel(parent, channel, begin));
                 if !kernel.is_null() {
-                    // SAFETY: a handle of the plugin's, and the end's time.
+                    // SAFETY: a handle from the plugin, and the time of the end.
                     unsafe { (self.record)(kernel, KERNEL_STOP, &raw const end) };
                     self.stop(kernel);
                 }
@@ -167,22 +169,22 @@ impl Plugin {
     }
 }
 
-/// A pair on its way from the thread that launches to one like NCCL's proxy thread, on another core: what one has written the other
-/// has to fetch.
+/// Passes a pair from the launching thread to a stand-in for NCCL's proxy thread on another core, so that each core
+/// must fetch what the other one has written.
 #[derive(Default)]
 struct Proxy {
-    /// 0: there is none; [`END`]: there will be no more.
+    /// 0: empty; [`END`]: no more will follow.
     full: AtomicU64,
     plugin: AtomicPtr<Plugin>,
     handles: [AtomicPtr<c_void>; 2],
-    /// Cycles that telling of the last one took.
+    /// Cycles for the events of the last pair.
     took: AtomicU64,
 }
 
 const END: u64 = 2;
 
 impl Proxy {
-    /// Until it has told of them, as between two launches there is time enough; cycles that it took.
+    /// Sends a pair and waits until it is handled, since there is time between two launches. Returns the cycles.
     fn tell(&self, plugin: &Plugin, handles: [*mut c_void; 2]) -> u64 {
         self.plugin.store(ptr::from_ref(plugin).cast_mut(), Relaxed);
         for (place, handle) in self.handles.iter().zip(handles) {
@@ -203,7 +205,7 @@ impl Proxy {
                 END => return,
                 _ => {
                     begin += 10_000;
-                    // SAFETY: whoever gave it waits.
+                    // SAFETY: the sender waits, so the plugin is valid.
                     let plugin = unsafe { &*self.plugin.load(Relaxed) };
                     let handles = [0, 1].map(|at| self.handles[at].load(Relaxed));
                     let from = begun();
@@ -216,7 +218,7 @@ impl Proxy {
     }
 }
 
-/// Other code and other data in the caches.
+/// Other code and data, which evict the plugin from the caches.
 struct Others {
     code: *const u8,
     data: Vec<u64>,
@@ -224,7 +226,7 @@ struct Others {
 
 impl Others {
     fn new() -> Self {
-        // SAFETY: a new mapping; written below, then only run.
+        // SAFETY: a new mapping; written below, then only executed.
         let code = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -232,7 +234,7 @@ impl Others {
         };
         assert_ne!(code.cast(), libc::MAP_FAILED);
         for line in 0..CODE / LINE {
-            // A jump over the rest of the line; at the end a return.
+            // A jump over the rest of the line; a return at the end.
             let bytes: &[u8] = if line + 1 < CODE / LINE { &[0xeb, 62] } else { &[0xc3] };
             // SAFETY: within the mapping.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), code.add(line * LINE), bytes.len()) };
@@ -244,7 +246,7 @@ impl Others {
         for word in self.data.iter_mut().step_by(LINE / 8) {
             *word = word.wrapping_add(1);
         }
-        // SAFETY: jumps, and a return; they touch nothing.
+        // SAFETY: jumps and a return, without other effects.
         unsafe { asm!("call {}", in(reg) self.code, clobber_abi("C")) };
     }
 }
@@ -266,7 +268,7 @@ fn ended() -> u64 {
     }
 }
 
-/// Cycles of the time-stamp counter for one pair, without what the planning in it takes, and those of the proxy thread.
+/// Cycles of the time-stamp counter for one pair, without the planning in it, and those of the proxy thread.
 fn cycles(plugin: &Plugin, proxy: &Proxy, seq: u64, mut plan: impl FnMut()) -> [u64; 2] {
     let (mut took, mut from) = (0, begun());
     let handles = plugin.pair(seq, &mut || {
@@ -283,13 +285,13 @@ fn median(times: &mut [u64]) -> u64 {
     times[times.len() / 2]
 }
 
-/// Plugins to compare with, as the environment names them.
+/// Plugins to compare with, from the environment.
 pub(crate) fn others() -> Vec<PathBuf> {
     let others = std::env::var_os("RAILGATE_COLD_OTHERS").unwrap_or_default();
     std::env::split_paths(&others).filter(|path| path.is_file()).collect()
 }
 
-/// This plugin and the others, by turns.
+/// Measures this plugin and the others in turn.
 pub(crate) fn cold(nccl: &Nccl, paths: &(PathBuf, PathBuf)) {
     let mut plugins = vec![("nothing".to_owned(), Plugin::none()), ("this".to_owned(), Plugin::of(nccl))];
     for path in &others() {
@@ -326,7 +328,7 @@ fn by_turns(plugins: &[(String, Plugin)], proxy: &Proxy) {
         let mut own = None;
         for ((name, _), times) in plugins.iter().zip(&mut times) {
             let now = [0, 1, 2].map(|at| median(&mut times[at]));
-            // Of the first, which does nothing.
+            // Cycles of the first, which does nothing.
             let own = own.get_or_insert(now);
             let [cold, hot, proxys] = [0, 1, 2].map(|at| now[at].saturating_sub(own[at]));
             let all = now.map(|cycles| cycles.to_string()).join(", ");
@@ -339,8 +341,8 @@ fn by_turns(plugins: &[(String, Plugin)], proxy: &Proxy) {
 
 static MARK: AtomicU64 = AtomicU64::new(0);
 
-/// Pairs, each between two stores to a place of which it says where it is, as it does of what is not the
-/// plugin's: this program and its stacks.
+/// Runs pairs, each between two stores to a place whose address it prints, together with the address ranges that do
+/// not belong to the plugin: this program and its stacks.
 pub(crate) fn traced(nccl: &Nccl) {
     let plugin = Plugin::of(nccl);
     let own = std::env::current_exe().unwrap();
@@ -363,8 +365,8 @@ pub(crate) fn traced(nccl: &Nccl) {
     MARK.store(400, Relaxed);
 }
 
-/// Of valgrind's trace of that: instructions, and cache lines of code and of data, of the cheapest pair. Under valgrind, most meet
-/// what comes once in two milliseconds.
+/// Evaluates valgrind's trace of [`traced`]: instructions, and cache lines of code and of data, of the cheapest pair.
+/// Under valgrind most pairs contain the work that is due once per two milliseconds.
 pub(crate) fn touched(said: &str, trace: &Path) -> (usize, usize, usize) {
     let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
     let mark = said.lines().find_map(|line| line.strip_prefix("mark ")).map(hex).unwrap();
@@ -390,6 +392,6 @@ pub(crate) fn touched(said: &str, trace: &Path) -> (usize, usize, usize) {
             data.extend(lines);
         }
     }
-    // Before the first is all that the process did.
+    // The part before the first pair is the start of the process.
     pairs.into_iter().skip(1).min().unwrap()
 }

@@ -1,6 +1,6 @@
-//! Plays NCCL: loads the built library and calls it in the order and from the threads that NCCL does, in each version of the
-//! interface. Mask, environment and counters belong to a process, so each scene is a process of its own; the test reads
-//! what it left behind.
+//! A stand-in for NCCL: loads the built library and calls it in the same order and from the same threads as NCCL, in
+//! each version of the interface. Mask, environment and counters belong to a process, so each scene runs in its own
+//! process; the test then reads its file.
 #![allow(unsafe_code, reason = "it plays NCCL's part of a C interface")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests stand outside of test functions")]
 
@@ -18,10 +18,10 @@ use std::sync::OnceLock;
 
 use railgate_rankfile::{BYTES, Cell, Comm, Limit, Mode, OPERATIONS, RankFile};
 
-/// Holds the scene's name; without it the test harness is at work.
+/// Variable with the scene's name; without it the process is the test harness.
 const SCENE: &str = "RAILGATE_TEST_SCENE";
 
-/// Builds the library and NCCL's stand-in, and says where they are.
+/// Builds the library and NCCL's stand-in, and returns their paths.
 fn built() -> &'static (PathBuf, PathBuf) {
     static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -47,7 +47,7 @@ fn built() -> &'static (PathBuf, PathBuf) {
     })
 }
 
-/// What a scene left behind.
+/// Results of a scene.
 struct Left {
     files: Vec<RankFile>,
     said: String,
@@ -69,7 +69,7 @@ impl Left {
     }
 }
 
-/// Cells of one operation.
+/// Cells of an operation.
 fn cells<'f>(file: &'f RankFile, op: &str) -> Vec<&'f Cell> {
     file.cells.iter().filter(|cell| OPERATIONS[usize::from(cell.key.op)] == op).collect()
 }
@@ -81,9 +81,9 @@ struct Scene<'a> {
     job_dir: Option<&'a Path>,
     /// Largest file, bytes.
     file_size: Option<u64>,
-    /// Another plugin than this one.
+    /// Plugin to load instead of this one.
     plugin: Option<&'a Path>,
-    /// Where valgrind writes down what it does.
+    /// Where valgrind writes its trace.
     trace: Option<&'a Path>,
 }
 
@@ -98,7 +98,7 @@ impl Scene<'_> {
         left
     }
 
-    /// Runs the scene in a process of its own, however that ends.
+    /// Runs the scene in its own process, which may be killed.
     fn ended(self) -> Left {
         let (plugin, nccl) = built();
         let plugin = self.plugin.unwrap_or(plugin);
@@ -119,7 +119,7 @@ impl Scene<'_> {
         command.env_remove("RAILGATE_NCCL_BUDGET_PPM");
         if let Some(bytes) = self.file_size {
             let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-            // SAFETY: one system call between fork and exec.
+            // SAFETY: a single system call between fork and exec.
             unsafe {
                 command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
                     0 => Ok(()),
@@ -151,7 +151,7 @@ fn plays() {
 
 #[test]
 fn every_version_of_the_interface_counts_calls_bytes_and_times() {
-    // The first and the last release of each version; with 2.31 nothing is timed.
+    // The first and the last release of each version; with 2.31 kernels are not timed.
     for (release, api) in [(22_703, 4), (22_809, 5), (22_902, 6), (23_007, 6), (23_102, 7), (23_203, 7)] {
         let left = Scene { release, ..scene("ten") }.left();
         let (file, comm) = (left.file(), left.comm());
@@ -165,7 +165,7 @@ fn every_version_of_the_interface_counts_calls_bytes_and_times() {
             assert_eq!((file.limit, cell.timed), (Limit::SlowRelease, 0));
             continue;
         }
-        // All but the first. Ten microseconds each, begun every twelve: what lies between is in the distance alone.
+        // All but the first. Ten microseconds each, one every twelve: the gap is only in the launch interval.
         assert_eq!((file.limit, cell.timed, cell.timed_bytes), (Limit::None, 9, 9 * 1024), "{release}");
         assert_eq!((cell.sum_ns, cell.min_ns, cell.max_ns), (90_000, Some(10_000), 10_000));
         assert_eq!((cell.spaced, cell.spaced_bytes, cell.spaced_ns), (8, 8 * 1024, 8 * 12_000));
@@ -174,7 +174,7 @@ fn every_version_of_the_interface_counts_calls_bytes_and_times() {
 }
 
 #[test]
-fn a_release_without_a_version_of_ours_finds_nothing() {
+fn a_release_without_a_supported_version_loads_nothing() {
     for release in [22_205, 22_304, 22_602] {
         let left = Scene { release, ..scene("nothing-to-load") }.left();
         assert!(left.files.is_empty());
@@ -182,7 +182,7 @@ fn a_release_without_a_version_of_ours_finds_nothing() {
 }
 
 #[test]
-fn releases_with_known_trouble_and_unknown_ones() {
+fn releases_with_known_problems_and_unknown_ones_are_restricted() {
     let crashes = Scene { release: 23_003, ..scene("refused") }.left();
     assert_eq!((crashes.file().limit, crashes.file().comms.len()), (Limit::Release, 0));
     assert!(
@@ -195,7 +195,7 @@ fn releases_with_known_trouble_and_unknown_ones() {
 }
 
 #[test]
-fn a_killed_process_leaves_a_file_that_says_where_it_was() {
+fn a_killed_process_leaves_a_file_with_its_last_operation() {
     let left = scene("killed").ended();
     assert_eq!(left.status.signal(), Some(libc::SIGKILL), "{}", left.said);
     let comm = left.comm();
@@ -206,7 +206,7 @@ fn a_killed_process_leaves_a_file_that_says_where_it_was() {
 }
 
 #[test]
-fn a_process_that_just_ends_leaves_the_same() {
+fn a_process_that_exits_leaves_a_file_with_its_last_operation() {
     let left = scene("no-finalize").left();
     assert_eq!((left.comm().ops, left.comm().destroyed), (10, false));
 }
@@ -218,7 +218,7 @@ fn a_forked_child_counts_nothing() {
 }
 
 #[test]
-fn communicators_beyond_the_room_are_counted_and_left_alone() {
+fn communicators_beyond_the_limit_are_counted_as_lost() {
     let left = scene("communicators").left();
     let file = left.file();
     assert_eq!((file.comms.len(), file.comms_lost), (128, 72));
@@ -236,7 +236,7 @@ fn events_of_many_threads_are_all_counted() {
 }
 
 #[test]
-fn nothing_is_missed_where_threads_launch_fast() {
+fn no_operation_is_missed_when_threads_launch_fast() {
     let (old, usual, new) = (22_703, 22_809, 23_007);
     for (release, mode) in
         [(old, "count"), (usual, "count"), (usual, "sample"), (usual, "full"), (new, "sample")]
@@ -256,10 +256,10 @@ fn nothing_is_missed_where_threads_launch_fast() {
                 [8, 1 << 12, 1 << 20].map(|count| (3000, 3000 * 4 * count)),
                 "{release} {mode}"
             );
-            // Bytes of one rank, times two ranks.
+            // Bytes per rank, times two ranks.
             assert_eq!(of("AllGather"), [(3000, 3000 * 4 * 300 * 2)]);
             assert_eq!((of("Send"), of("P2pGroup")), (vec![(30, 30 * 64)], vec![(30, 30 * 64)]));
-            // NCCL counts each function by itself; the stand-in all of them.
+            // NCCL numbers each function separately; the stand-in numbers all together.
             let last = comm.last.unwrap();
             assert_eq!((comm.ops, last.seq, last.bytes), (12_030, 11_999, 4 * 300 * 2));
         }
@@ -267,7 +267,7 @@ fn nothing_is_missed_where_threads_launch_fast() {
 }
 
 #[test]
-fn killed_at_any_time_it_is_at_most_one_operation_off() {
+fn a_process_killed_at_any_time_is_off_by_at_most_one_operation() {
     for _ in 0..5 {
         let left = Scene { mode: "count", ..scene("killed-busy") }.ended();
         assert_eq!(left.status.signal(), Some(libc::SIGKILL), "{}", left.said);
@@ -285,7 +285,7 @@ fn killed_at_any_time_it_is_at_most_one_operation_off() {
 }
 
 #[test]
-fn the_last_operations_time_is_its_own() {
+fn the_time_of_the_last_operation_is_its_own_or_marked() {
     for mode in ["count", "full"] {
         last_operations_time(mode);
     }
@@ -294,19 +294,19 @@ fn the_last_operations_time_is_its_own() {
 fn last_operations_time(mode: &str) {
     let left = Scene { mode, ..scene("rest") }.left();
     let comms = &left.file().comms;
-    // One after a few, and the eighth after very many that followed one another at once.
+    // The operation after a short loop, and the eighth after a fast loop.
     for pair in [[0, 1], [2, 3]] {
         let [before, after] = pair.map(|at| comms[at].last.unwrap().time_ms);
         assert!((300..60_000).contains(&(after - before)), "{pair:?}: {} ms", after - before);
     }
     assert!(!comms[1].last.unwrap().time_is_earliest);
-    // The last of all, and the first after very many: where its time is not its own, that is known.
+    // The last of all, and the first after a fast loop: if its time is not its own, that is marked.
     let [eighth, last] = [3, 4].map(|at| comms[at].last.unwrap());
     assert!(last.time_is_earliest || last.time_ms + 50 >= eighth.time_ms, "{last:?} {eighth:?}");
 }
 
 #[test]
-fn a_launch_that_never_ended_adds_nothing_to_the_next() {
+fn a_launch_without_end_adds_nothing_to_the_next() {
     let left = scene("abandoned").left();
     let file = left.file();
     let of = |op| cells(file, op).iter().map(|cell| (cell.calls, cell.bytes)).collect::<Vec<_>>();
@@ -314,7 +314,7 @@ fn a_launch_that_never_ended_adds_nothing_to_the_next() {
 }
 
 #[test]
-fn what_makes_no_sense_does_no_harm() {
+fn invalid_calls_do_no_harm() {
     for release in [22_703, 22_809, 23_007] {
         let left = Scene { release, ..scene("nonsense") }.left();
         let comm = left.comm();
@@ -324,24 +324,24 @@ fn what_makes_no_sense_does_no_harm() {
 }
 
 #[test]
-fn what_ends_late_or_never_is_counted_as_such() {
+fn operations_that_end_late_or_never_are_counted_as_expired() {
     let left = scene("late").left();
     let file = left.file();
-    // 9000 were timed, and did not end; 4096 have room at a time.
+    // 9000 were timed and did not end; 4096 have room at a time.
     assert_eq!((left.comm().ops, file.expired), (9001, 9000 - 4096));
     assert_eq!(cells(file, "AllReduce")[0].timed, 1, "the last one's end arrived");
     assert!(file.stray > 0, "the first one's arrived too late");
 }
 
 #[test]
-fn who_rested_takes_nobodys_place() {
+fn a_communicator_that_was_idle_takes_no_slot_of_another() {
     let left = scene("rested").left();
     let timed: u64 = cells(left.file(), "AllReduce").iter().map(|cell| cell.timed).sum();
     assert_eq!((timed, left.file().expired), (6009, 0));
 }
 
 #[test]
-fn kinds_beyond_the_room_are_counted_as_lost() {
+fn kinds_beyond_the_limit_are_counted_as_lost() {
     let left = scene("kinds").left();
     let file = left.file();
     let kept: u64 = file.cells.iter().map(|cell| cell.calls).sum();
@@ -349,7 +349,7 @@ fn kinds_beyond_the_room_are_counted_as_lost() {
 }
 
 #[test]
-fn after_a_communicator_was_made_nothing_is_allocated() {
+fn nothing_is_allocated_after_a_communicator_was_created() {
     for (release, mode) in [(22_703, "full"), (22_809, "sample"), (23_007, "full"), (22_809, "count")] {
         let left = Scene { release, mode, ..scene("allocations") }.left();
         assert!(left.comm().ops >= 1000);
@@ -357,7 +357,7 @@ fn after_a_communicator_was_made_nothing_is_allocated() {
 }
 
 #[test]
-fn without_a_place_the_job_runs_as_before() {
+fn without_a_run_directory_the_job_runs_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -369,8 +369,8 @@ fn without_a_place_the_job_runs_as_before() {
 }
 
 #[test]
-fn a_limit_to_the_size_of_files_ends_no_job() {
-    // The kernel's answer to a file beyond it is a signal that ends the process.
+fn a_file_size_limit_does_not_kill_the_job() {
+    // For a write beyond the limit the kernel sends a signal that kills the process.
     let left = Scene { file_size: Some(BYTES as u64 - 1), ..scene("refused") }.left();
     assert!(left.files.is_empty() && left.said.contains("counts nothing"), "{}", left.said);
     let left = Scene { file_size: Some(BYTES as u64), ..scene("ten") }.left();
@@ -379,7 +379,7 @@ fn a_limit_to_the_size_of_files_ends_no_job() {
 
 #[test]
 fn the_mode_changes_while_the_job_runs() {
-    // What NCCL 2.27 times, it times from the beginning or never.
+    // With NCCL 2.27, timing is either on from the beginning or stays off.
     let left = Scene { mode: "off", release: 22_703, ..scene("switched") }.left();
     assert_eq!((left.file().mode, left.file().limit), (Some(Mode::Count), Limit::HiddenCaptures));
     assert!(left.comm().ops > 0 && left.file().cells[0].timed == 0);
@@ -393,39 +393,40 @@ fn the_mode_changes_while_the_job_runs() {
 }
 
 #[test]
-fn a_sample_has_every_communicator_and_size_in_it() {
+fn a_sample_contains_every_communicator_and_size() {
     let left = Scene { mode: "sample", ..scene("sample") }.left();
     let file = left.file();
     assert_eq!(cells(file, "AllReduce").len(), 2 * 3);
     for cell in cells(file, "AllReduce") {
         assert!(cell.timed > 8 && cell.timed < cell.calls / 2 && cell.spaced > 0, "{cell:?}");
-        // 10 µs each, begun every 12.
+        // 10 µs each, one every 12 µs.
         assert_eq!((cell.sum_ns, cell.spaced_ns), (cell.timed * 10_000, cell.spaced * 12_000));
     }
 }
 
 #[test]
-fn a_sample_has_every_kind_in_it_that_a_loop_repeats() {
+fn a_sample_contains_every_kind_in_a_loop() {
     let left = Scene { mode: "sample", ..scene("soon") }.left();
     let cells = cells(left.file(), "AllReduce");
     assert_eq!(cells.len(), 25);
     for cell in cells {
-        // Six windows at least, at each 32nd call.
+        // At least six windows, at each 32nd call.
         assert!(cell.calls == 207 && cell.timed >= 48 && cell.spaced >= 42, "{cell:?}");
         assert!(cell.timed < cell.calls / 2, "{cell:?}");
     }
 }
 
 #[test]
-fn a_communicator_that_rests_keeps_no_others_timed() {
+fn an_idle_communicator_does_not_keep_others_timed() {
     let left = Scene { mode: "sample", ..scene("idle") }.left();
-    // The advance of 0.5 ms is 312 operations; how many more the budget has depends on how long the 50,000 take.
+    // The initial balance of 0.5 ms pays for 312 operations; how many more fit in the budget depends on the duration
+    // of the 50,000.
     let timed: u64 = cells(left.file(), "AllReduce").iter().map(|cell| cell.timed).sum();
     assert!((300..25_000).contains(&timed), "{timed}");
 }
 
 #[test]
-fn messages_of_a_launch_are_counted_one_by_one_and_together() {
+fn messages_of_a_launch_are_counted_singly_and_together() {
     for release in [22_703, 22_809, 23_007] {
         let left = Scene { release, ..scene("messages") }.left();
         let file = left.file();
@@ -433,8 +434,8 @@ fn messages_of_a_launch_are_counted_one_by_one_and_together() {
             |op| cells(file, op).iter().map(|cell| (cell.calls, cell.bytes, cell.timed)).collect::<Vec<_>>();
         assert_eq!(of("Send"), [(4, 4 * 4096, 0)]);
         assert_eq!(of("Recv"), [(4, 4 * 4096, 0)]);
-        // To three others, and to itself, which no wire sees.
-        // From then on NCCL's times are other operations', whatever it says.
+        // To three others, and to itself, which is not sent over the network. From then on NCCL's times belong to
+        // other operations.
         assert_eq!(of("P2pGroup"), [(1, 3 * 4096, 0)], "{release}: {file:?}");
         assert_eq!((of("AllReduce")[0].0, of("AllReduce")[0].2, left.comm().to_itself), (11, 0, 2));
         assert_eq!(left.comm().ops, 12);
@@ -442,7 +443,7 @@ fn messages_of_a_launch_are_counted_one_by_one_and_together() {
 }
 
 #[test]
-fn what_two_threads_finish_at_a_time_is_all_there() {
+fn operations_that_two_threads_finish_at_once_are_all_counted() {
     let left = scene("meeting").left();
     let (comm, each) = (left.comm(), scenes::MEETINGS as u64);
     for op in ["AllReduce", "P2pGroup"] {
@@ -454,13 +455,13 @@ fn what_two_threads_finish_at_a_time_is_all_there() {
 }
 
 #[test]
-fn what_was_under_way_is_timed_after_a_wish_for_nothing() {
+fn operations_in_flight_are_timed_after_the_mode_is_set_to_off() {
     let left = scene("off-meanwhile").left();
     assert_eq!(cells(left.file(), "AllReduce")[0].timed, 10);
 }
 
 #[test]
-fn a_communicator_ends_where_the_gpu_counts_more_than_nccl() {
+fn a_communicator_ends_although_the_gpu_counts_more_than_nccl() {
     for (release, mode) in
         [(22_703, "sample"), (22_703, "full"), (22_809, "sample"), (22_809, "full"), (23_007, "sample")]
     {
@@ -472,7 +473,7 @@ fn a_communicator_ends_where_the_gpu_counts_more_than_nccl() {
             _ => Limit::OwnMessages,
         };
         assert_eq!((file.limit, left.comm().to_itself), (limit, 600), "{release} {mode}");
-        // All that is counted is counted all the same.
+        // All operations are counted nevertheless.
         assert_eq!(cells(file, "AllReduce")[0].calls, 1500);
     }
 }
@@ -482,33 +483,33 @@ fn a_communicator_ends_after_graphs_were_replayed() {
     for release in [22_809, 23_007] {
         let left = Scene { release, mode: "sample", ..scene("graphs") }.left();
         assert_eq!((left.file().limit, left.file().mode), (Limit::Captures, Some(Mode::Count)));
-        // In the middle of a window: what was captured first is timed for good, so all is.
+        // In the middle of a window: the captured operations stay timed, so all are.
         let left = Scene { release, mode: "sample", ..scene("graphs-in-a-window") }.left();
         assert_eq!((left.file().limit, left.file().mode), (Limit::None, Some(Mode::Full)));
         assert!(cells(left.file(), "AllReduce")[0].timed < 5, "times of other operations");
         let left = Scene { release, ..scene("graphs") }.left();
         assert_eq!((left.file().limit, left.file().mode), (Limit::None, Some(Mode::Full)));
     }
-    // It does not say what is captured.
+    // This release does not report captures.
     let left = Scene { release: 22_703, mode: "sample", ..scene("graphs") }.left();
     assert_eq!((left.file().limit, left.file().mode), (Limit::HiddenCaptures, Some(Mode::Count)));
 }
 
 #[test]
-fn what_happened_while_nothing_was_counted_counts_when_something_is() {
+fn diverging_counts_in_mode_off_still_forbid_timing_later() {
     let left = Scene { mode: "off", ..scene("off-then-full") }.left();
     assert_eq!((left.file().limit, left.file().mode), (Limit::OwnMessages, Some(Mode::Count)));
     assert!(left.comm().ops > 0 && left.comm().to_itself == 0);
 }
 
 #[test]
-fn messages_to_others_are_timed_and_a_communicator_ends() {
+fn messages_to_other_ranks_are_timed_and_the_communicator_ends() {
     let left = Scene { mode: "sample", ..scene("neighbours") }.left();
     assert_eq!((left.file().limit, left.comm().to_itself), (Limit::None, 0));
 }
 
 #[test]
-fn nothing_changes_in_the_middle_of_another_threads_group() {
+fn the_mask_does_not_change_during_a_group_of_another_thread() {
     for release in [22_809, 23_007] {
         let left = Scene { release, mode: "sample", ..scene("two-threads") }.left();
         assert_eq!((left.file().limit, left.file().mode), (Limit::Threads, Some(Mode::Count)));
@@ -516,16 +517,16 @@ fn nothing_changes_in_the_middle_of_another_threads_group() {
 }
 
 #[test]
-fn times_that_cannot_be_the_operations_own_are_left_out() {
+fn times_of_other_operations_are_left_out() {
     let left = scene("astray").left();
     let cell = cells(left.file(), "AllReduce")[0];
-    // Of six, one began before the other's end, and one took longer than it had been there.
+    // Of six, one started before the other's end, and one took longer than its age.
     assert_eq!((cell.calls, cell.timed, cell.sum_ns, left.file().stray), (7, 4, 40_000, 2), "{cell:?}");
     assert_eq!((cell.spaced, cell.spaced_ns), (2, 24_000));
 }
 
 #[test]
-fn what_nccl_shows_at_its_interface_alone_is_counted_there() {
+fn operations_visible_only_at_the_api_are_counted_there() {
     for release in [23_007, 23_203] {
         let left = Scene { release, ..scene("hidden") }.left();
         let file = left.file();
@@ -535,38 +536,39 @@ fn what_nccl_shows_at_its_interface_alone_is_counted_there() {
             (2, 2 * 1024, 0, 2, 1)
         );
         let [cell] = cells(file, "AllGather")[..] else { panic!("{:?}", file.cells) };
-        // Over the copy engines, bytes of a rank times four ranks.
+        // On the copy engines, bytes of one rank times four ranks.
         assert_eq!((cell.calls, cell.bytes, cell.timed), (1, 4 * 300, 0));
     }
 }
 
 #[test]
-fn two_nccls_in_a_process_each_have_their_mask() {
+fn two_nccls_in_a_process_have_separate_masks() {
     let left = scene("two").left();
     assert_eq!(left.file().comms.iter().map(|comm| comm.ops).collect::<Vec<_>>(), [10, 10]);
 }
 
 #[test]
-fn it_stays_when_nccl_closes_it() {
+fn the_library_stays_loaded_when_nccl_closes_it() {
     let left = scene("closed").left();
     assert_eq!(left.comm().ops, 14, "what comes after the end is counted, and does no harm");
 }
 
-/// Medians of 20,000 pairs, the loop's own taken off; plugins that `RAILGATE_COLD_OTHERS` names (paths) take turns with this one.
+/// Medians of 20,000 pairs, without the loop itself; the plugins in `RAILGATE_COLD_OTHERS` (paths) take turns with
+/// this one.
 #[cfg(target_arch = "x86_64")]
 #[test]
 #[ignore = "a measurement: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture cold"]
-fn in_cold_caches() {
+fn cost_of_a_pair_of_operations_in_cold_caches() {
     for mode in ["count", "sample", "full"] {
         println!("{mode}:\n{}", Scene { mode, ..scene("cold") }.left().said);
     }
 }
 
-/// Of the plugin and the C library, for a pair of operations. What the kernel maps (`vdso`) valgrind does without.
+/// In the plugin and the C library, for a pair of operations. Valgrind does not use the kernel's `vdso`.
 #[cfg(target_arch = "x86_64")]
 #[test]
 #[ignore = "a measurement with valgrind: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture touches"]
-fn what_a_pair_of_operations_touches() {
+fn instructions_and_cache_lines_of_a_pair_of_operations() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
     let others = cold::others();

@@ -1,6 +1,6 @@
-//! NCCL's part: its tables and descriptors by offset, as its headers `profiler_v4.h` to `profiler_v7.h` lay them out on
-//! x86-64, written down here a second time, and the order of its calls. Descriptors are what was there before (`0xa5`) where
-//! NCCL writes nothing, and end where a page ends that may not be read.
+//! NCCL's part: its tables and descriptors by offset, as in its headers `profiler_v4.h` to `profiler_v7.h` on x86-64,
+//! defined here independently, and the order of its calls. Descriptor bytes that NCCL does not write are filled with
+//! `0xa5`, and each descriptor ends at an inaccessible page.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -21,7 +21,7 @@ const GROUP: i32 = 1;
 pub(crate) const KERNEL_STOP: c_int = 22;
 const GROUP_START_STOPPED: c_int = 23;
 
-/// Start of the union.
+/// Offset of the union.
 const UNION: usize = 24;
 const PAGE: usize = 4096;
 
@@ -46,7 +46,7 @@ type Init5 = unsafe extern "C" fn(
     *const c_void,
 ) -> c_int;
 
-/// A table of the plugin's: a name and five functions, of which `init` differs.
+/// A table of the plugin: a name and five functions, of which only `init` differs between versions.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Table {
@@ -62,18 +62,18 @@ pub(crate) struct Table {
 pub(crate) struct Nccl {
     pub(crate) api: u8,
     pub(crate) table: Table,
-    /// The activation mask, one for all communicators.
+    /// The activation mask, shared by all communicators.
     pub(crate) mask: &'static AtomicI32,
     pub(crate) log: *const c_void,
     pub(crate) library: *mut c_void,
 }
 
-// SAFETY: functions and addresses; what they do on many threads is what is tested.
+// SAFETY: functions and addresses; their use from many threads is what is tested.
 unsafe impl Send for Nccl {}
 // SAFETY: as above.
 unsafe impl Sync for Nccl {}
 
-/// A library, as the loader has it.
+/// Opens a library.
 pub(crate) fn open(path: &Path) -> *mut c_void {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: neither of these libraries runs code when it is loaded.
@@ -83,7 +83,7 @@ pub(crate) fn open(path: &Path) -> *mut c_void {
     library
 }
 
-/// Null where there is none.
+/// A symbol; null if it is missing.
 pub(crate) fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     let name = CString::new(name).unwrap();
     // SAFETY: a loaded library and a C string.
@@ -91,7 +91,7 @@ pub(crate) fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
 }
 
 impl Nccl {
-    /// As a release loads the plugin: its newest table of those that it knows.
+    /// Loads the plugin like a given release: the newest table that both support.
     pub(crate) fn load(release: u64, plugin: &Path, nccl: &Path) -> Option<Self> {
         let newest: u8 = match release {
             ..22_300 => return None,
@@ -107,19 +107,19 @@ impl Nccl {
         let mut tables =
             (1..=newest).rev().map(|api| (api, symbol(library, &format!("ncclProfiler_v{api}"))));
         let (api, table) = tables.find(|(_, table)| !table.is_null())?;
-        // SAFETY: a table of the plugin's, laid out alike in all versions.
+        // SAFETY: a table of the plugin, with the same layout in all versions.
         let table = unsafe { *table.cast::<Table>() };
         let log = symbol(open(nccl), "playedLog");
         assert!(!log.is_null());
         Some(Nccl { api, table, mask: Box::leak(Box::default()), log, library })
     }
 
-    /// A new communicator, on one node.
+    /// Creates a communicator on one node.
     pub(crate) fn communicator(&self, hash: u64, nranks: i32, rank: i32) -> Comm<'_> {
         self.communicator_of(c"tensor parallel", hash, 1, nranks, rank)
     }
 
-    /// A new communicator. The context's place holds something else before.
+    /// Creates a communicator. The place for the context contains garbage before the call.
     pub(crate) fn communicator_of(
         &self,
         name: &CStr,
@@ -165,7 +165,7 @@ impl Nccl {
         made
     }
 
-    /// The GPU's own words, as NCCL's proxy thread passes them on.
+    /// Sends the GPU's timestamps, as NCCL's proxy thread does.
     pub(crate) fn kernel(
         &self,
         context: *mut c_void,
@@ -200,7 +200,7 @@ impl Nccl {
 
     pub(crate) fn record(&self, handle: *mut c_void, state: c_int, timer: Option<u64>) {
         let at = timer.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: as NCCL calls it: a handle of the plugin's, and arguments or none.
+        // SAFETY: as NCCL calls it: a handle from the plugin, and arguments or null.
         assert_eq!(unsafe { (self.table.record)(handle, state, at) }, 0);
     }
 
@@ -209,7 +209,7 @@ impl Nccl {
         assert_eq!(unsafe { (self.table.stop)(handle) }, 0);
     }
 
-    /// Begins an event; the handle's place holds a stale one before.
+    /// Starts an event; the place for the handle contains a stale one before the call.
     fn start(&self, context: *mut c_void, descriptor: &Descriptor) -> *mut c_void {
         let stale: *mut c_void = ptr::without_provenance_mut(0x5a10_0000_0000_0abc);
         let mut handle = stale;
@@ -219,7 +219,7 @@ impl Nccl {
         handle
     }
 
-    /// An event of any kind, whose union nobody has written.
+    /// Sends an event of any type with an uninitialized union.
     pub(crate) fn odd(&self, context: *mut c_void, kind: i32, parent: *mut c_void) -> *mut c_void {
         self.start(context, &self.descriptor(kind, parent, 0))
     }
@@ -248,25 +248,25 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: the first page. What the plugin keeps of it is of no use to it afterwards.
+        // SAFETY: the first page. The plugin must not use it after the call.
         unsafe { ptr::write_bytes(self.page, 0xa5, PAGE) };
         let kept = SPARE.with(|spare| {
             let place = spare.iter().find(|place| place.get().is_null());
             place.map(|place| place.set(self.page)).is_some()
         });
         if !kept {
-            // SAFETY: mapped below, and nobody else's.
+            // SAFETY: mapped below, and not shared.
             unsafe { libc::munmap(self.page.cast(), 2 * PAGE) };
         }
     }
 }
 
 thread_local! {
-    /// Pages for the next descriptors, of which a few live at a time.
+    /// Spare pages for later descriptors, of which only a few exist at a time.
     static SPARE: [Cell<*mut u8>; 4] = const { [const { Cell::new(ptr::null_mut()) }; 4] };
 }
 
-/// Two pages, of which the second may not be touched.
+/// Maps two pages, of which the second is inaccessible.
 fn guarded_page() -> *mut u8 {
     // SAFETY: new pages at no given place.
     unsafe {
@@ -278,7 +278,7 @@ fn guarded_page() -> *mut u8 {
     }
 }
 
-/// A communicator, as one of its ranks has it.
+/// A communicator of one rank.
 pub(crate) struct Comm<'n> {
     pub(crate) nccl: &'n Nccl,
     pub(crate) context: *mut c_void,
@@ -286,24 +286,24 @@ pub(crate) struct Comm<'n> {
     seq: AtomicU64,
 }
 
-// SAFETY: the context is a number to the player.
+// SAFETY: the context is only a number here.
 unsafe impl Send for Comm<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Comm<'_> {}
 
-/// An operation that was launched: what the proxy thread needs.
+/// A launched operation, for the events of the proxy thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Launched {
     pub(crate) handle: *mut c_void,
     pub(crate) channels: u8,
-    /// NCCL was to time it.
+    /// Whether NCCL was to time it.
     pub(crate) timed: bool,
 }
 
 // SAFETY: numbers.
 unsafe impl Send for Launched {}
 
-/// A collective's names and size, as NCCL's descriptor has them.
+/// Names and size of a collective, as in NCCL's descriptor.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) func: &'static CStr,
@@ -321,7 +321,7 @@ impl Comm<'_> {
         self.nccl.mask.load(Relaxed)
     }
 
-    /// What NCCL does in a group's call: with any of these in the mask it tells of the group at its interface, too.
+    /// The group call: with any of these bits in the mask NCCL also sends group events of its API.
     pub(crate) fn group_api(&self, work: impl FnOnce(*mut c_void)) {
         if self.nccl.api < 5 || self.mask() & (GROUP_API | COLL_API | P2P_API | COLL | P2P | KERNEL) == 0 {
             return work(ptr::null_mut());
@@ -330,7 +330,7 @@ impl Comm<'_> {
         descriptor.union(0, false);
         descriptor.union(4, 1_i32);
         let handle = self.nccl.start(self.context, &descriptor);
-        // NCCL leaves out the arguments of these, and would go on without a handle.
+        // NCCL passes no arguments here, and would continue without a handle.
         self.nccl.record(handle, GROUP_START_STOPPED, None);
         work(handle);
         if !handle.is_null() {
@@ -338,7 +338,7 @@ impl Comm<'_> {
         }
     }
 
-    /// The call itself, at NCCL's interface.
+    /// The call itself, at NCCL's API.
     pub(crate) fn coll_api(&self, group: *mut c_void, call: Call, captured: bool) -> *mut c_void {
         if self.nccl.api < 5 {
             return group;
@@ -367,11 +367,11 @@ impl Comm<'_> {
             let mask = self.mask();
             let api = self.coll_api(group_api, call, false);
             let group = self.group(api);
-            // 2.27 tells of operations only where their launch has a handle.
+            // 2.27 sends operations only if their launch has a handle.
             let told = mask & COLL != 0 && (self.nccl.api > 4 || !group.is_null());
             let handle = if told { self.coll(group, api, call) } else { ptr::null_mut() };
             launched = Launched { handle, timed: mask & KERNEL != 0, ..launched };
-            // The GPU may be done, and the proxy thread have said so, before this.
+            // The GPU and the proxy thread may have finished before this.
             if !handle.is_null() {
                 self.nccl.stop(handle);
             }
@@ -409,7 +409,7 @@ impl Comm<'_> {
         self.nccl.start(self.context, &descriptor)
     }
 
-    /// One message of a group.
+    /// Sends one message of a group.
     pub(crate) fn message(
         &self,
         group: *mut c_void,
@@ -431,7 +431,7 @@ impl Comm<'_> {
         self.nccl.start(self.context, &descriptor)
     }
 
-    /// A collective over the copy engines.
+    /// Sends a collective on the copy engines.
     pub(crate) fn copy_engines(&self, count: usize) -> *mut c_void {
         let descriptor = self.nccl.descriptor(CE_COLL, ptr::null_mut(), self.rank);
         descriptor.union(0, 0_u64);
@@ -441,7 +441,8 @@ impl Comm<'_> {
         self.nccl.start(self.context, &descriptor)
     }
 
-    /// What the proxy thread says of a launched operation: each channel began and ended at these times of the GPU's clock.
+    /// Sends the proxy thread's events of a launched operation: each channel started and ended at these times of the
+    /// GPU's clock.
     pub(crate) fn gpu(&self, launched: Launched, begin: u64, end: u64) {
         if launched.timed {
             for channel in 0..launched.channels {

@@ -1,7 +1,7 @@
-//! How the times of kernels reach NCCL: through a ring of 64 entries for each channel, by number (`src/device/common.h`,
-//! `src/proxy.cc` and `src/transport/profiler.cc` of 2.27 to 2.30). The GPU counts every kernel's work and writes down what is to be
-//! timed. NCCL counts what it launched, and for what is to be timed waits until the entry of that number, modulo 64, is at least
-//! that number; who waits at the communicator's end keeps it from ending.
+//! Model of the ring through which kernel times reach NCCL: 64 entries per channel, by number (`src/device/common.h`,
+//! `src/proxy.cc` and `src/transport/profiler.cc` of 2.27 to 2.30). The GPU counts every kernel and writes the timed
+//! ones. NCCL counts its launches, and for a timed one waits until the entry of its number, modulo 64, has at least
+//! that number; a wait that never ends blocks the destruction of the communicator.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const ENTRIES: usize = 64;
 struct Ring {
     host: u64,
     gpu: u64,
-    /// Of the latest written by the GPU, each at its place.
+    /// The latest numbers written by the GPU, by entry.
     written: [u64; ENTRIES],
     waiting: Vec<u64>,
 }
@@ -29,7 +29,7 @@ impl Ring {
         usize::try_from(number).unwrap() % ENTRIES
     }
 
-    /// Work of the GPU's, with what is to be timed of the send and of the receive in it; none: what NCCL does not count.
+    /// One kernel, with the timing flag of the send and of the receive in it; `None`: NCCL does not count it.
     fn work(&mut self, gpu_timed: bool, host_timed: Option<bool>) {
         self.gpu += 1;
         if gpu_timed {
@@ -48,7 +48,7 @@ impl Ring {
     }
 }
 
-/// A communicator of four, of whose channels one is looked at.
+/// A communicator of four ranks; one of its channels is modelled.
 struct Watched<'n> {
     comm: Comm<'n>,
     ring: Ring,
@@ -72,7 +72,7 @@ impl Watched<'_> {
         self.ring.work(timed, Some(timed));
     }
 
-    /// Messages with these, each a send and a receive that are one work.
+    /// Exchanges messages with these peers; each send and receive are one kernel.
     fn exchange(&mut self, peers: &[i32]) {
         let comm = &self.comm;
         let mut works = Vec::new();
@@ -96,7 +96,8 @@ fn watched(nccl: &Nccl) -> Watched<'_> {
     Watched { comm: nccl.communicator(0xabc, 4, 1), ring: Ring::new() }
 }
 
-/// What trainings do: gradients are summed, then experts exchange what they have, each rank with itself, too.
+/// A typical training: all-reduce of gradients, then an all-to-all of experts, in which each rank also sends to
+/// itself.
 pub(crate) fn all_to_all(nccl: &Nccl) {
     let mut watched = watched(nccl);
     for _ in 0..300 {
@@ -106,7 +107,7 @@ pub(crate) fn all_to_all(nccl: &Nccl) {
     assert!(watched.ring.ends(), "it never ends");
 }
 
-/// Messages to itself while nothing is counted, and then a wish for everything, which comes too late.
+/// Messages to itself in mode `off`, and then a request for `full`, which comes too late.
 pub(crate) fn off_then_full(nccl: &Nccl) {
     let mut watched = watched(nccl);
     watched.exchange(&[1, 0, 2, 3]);
@@ -118,7 +119,7 @@ pub(crate) fn off_then_full(nccl: &Nccl) {
     assert!(watched.ring.ends(), "it never ends");
 }
 
-/// A captured graph, which is replayed: of what was not to be timed then, NCCL hears nothing more.
+/// A captured graph, which is replayed: NCCL sends no events for its untimed operations.
 pub(crate) fn graphs(nccl: &Nccl, before: u32) {
     let mut watched = watched(nccl);
     (0..before).for_each(|_| watched.all_reduce(false));
@@ -136,7 +137,7 @@ pub(crate) fn graphs(nccl: &Nccl, before: u32) {
     assert!(watched.ring.ends(), "it never ends");
 }
 
-/// Messages to neighbours, nothing else: both counts stay one.
+/// Only messages to neighbours: both counts stay equal.
 pub(crate) fn neighbours(nccl: &Nccl) {
     let mut watched = watched(nccl);
     for _ in 0..300 {
@@ -148,7 +149,7 @@ pub(crate) fn neighbours(nccl: &Nccl) {
     assert_eq!(nccl.mask.load(Relaxed) & COLL, COLL);
 }
 
-/// A thread that is in the middle of a group while another one's launches open and close windows.
+/// One thread is inside a group while launches of another open and close windows.
 pub(crate) fn two_threads(nccl: &Nccl) {
     let other = nccl.communicator(0xdef, 4, 1);
     let comm = &nccl.communicator(0xabc, 4, 1);
@@ -169,7 +170,7 @@ pub(crate) fn two_threads(nccl: &Nccl) {
             comm.message(group, c"Send", 256, 2, 1);
             comm.nccl.stop(group);
         });
-        // Only who has had messages looks.
+        // Only a process that has had messages checks this.
         if round == 0 {
             changed = 0;
         }

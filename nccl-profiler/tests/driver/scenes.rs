@@ -1,4 +1,4 @@
-//! What happens in each scene's process.
+//! The scenes, each run in its own process.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::played::{
 };
 use crate::ring;
 
-/// Enough for two threads to meet now and then.
+/// Enough for two threads to coincide occasionally.
 pub(crate) const MEETINGS: usize = 100_000;
 
 fn libraries() -> (PathBuf, PathBuf) {
@@ -29,7 +29,7 @@ fn libraries() -> (PathBuf, PathBuf) {
 fn load() -> Option<Nccl> {
     let (plugin, nccl) = libraries();
     let release: u64 = std::env::var("RAILGATE_TEST_NCCL").unwrap().parse().unwrap();
-    // What cannot be told is a release of today.
+    // An unknown release is a current one here.
     Nccl::load(if release == 0 { 22_809 } else { release }, &plugin, &nccl)
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn play(name: &str) {
     }
 }
 
-/// Operations of 10 µs, one every 12 µs.
+/// Launches operations of 10 µs, one every 12 µs.
 fn run(comm: &Comm<'_>, count: u64) {
     for number in 0..count {
         let begin = 1_000_000 + number * 12_000;
@@ -102,7 +102,7 @@ fn ten(nccl: &Nccl) -> Comm<'_> {
 fn refused(nccl: &Nccl) {
     let comm = nccl.communicator(0xabc, 4, 1);
     assert!(comm.context.is_null() && nccl.mask.load(Relaxed) == 0);
-    // NCCL goes on with a context that is null.
+    // NCCL continues with a null context.
     for kind in [1, COLL, P2P, KERNEL] {
         assert!(nccl.odd(comm.context, kind, ptr::null_mut()).is_null());
     }
@@ -119,13 +119,13 @@ fn killed(nccl: &Nccl) {
     run(&comm, 3);
     let launched = comm.launch(ALL_REDUCE);
     nccl.kernel_begins(comm.context, launched.handle, 0, 9_000_000);
-    // SAFETY: no more than the scene's own end.
+    // SAFETY: only ends the scene itself.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
 fn fork(nccl: &Nccl) {
     let comm = ten(nccl);
-    // SAFETY: one thread of the harness waits; the child calls what the parent may call, and ends at once.
+    // SAFETY: one thread of the harness waits; the child calls only what the parent may call, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         run(&comm, 100);
@@ -133,11 +133,11 @@ fn fork(nccl: &Nccl) {
         let nothing = own.context.is_null();
         run(&own, 100);
         comm.finalize();
-        // SAFETY: nothing of the parent's is to run in the child.
+        // SAFETY: the child must not run code of the parent at exit.
         unsafe { libc::_exit(if nothing { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: this process's child.
+    // SAFETY: a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     run(&comm, 10);
@@ -152,7 +152,7 @@ fn communicators(nccl: &Nccl) {
     }
 }
 
-/// Eight threads launch, each for its communicator; one other thread says of all what the GPU did.
+/// Eight threads launch, each for its communicator; another thread sends the GPU events of all.
 fn threads(nccl: &Nccl) {
     let comms: Vec<_> = (0..8).map(|hash| nccl.communicator(hash, 8, 0)).collect();
     let (send, receive) = mpsc::channel::<(usize, Launched)>();
@@ -173,7 +173,7 @@ fn threads(nccl: &Nccl) {
     });
 }
 
-/// Eight threads, each with a communicator of its own, four kinds of collectives in turn and now and then a message.
+/// Eight threads, each with its own communicator, with four kinds of collectives in turn and occasional messages.
 fn busy(nccl: &Nccl) {
     let comms: Vec<_> = (0..8).map(|hash| nccl.communicator(hash, 2, 0)).collect();
     thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn busy(nccl: &Nccl) {
     });
 }
 
-/// Four threads launch until somebody kills the process.
+/// Four threads launch until the process is killed.
 fn killed_busy(nccl: &Nccl) {
     let comms: Vec<_> = (0..4).map(|hash| nccl.communicator(hash, 2, 0)).collect();
     let (send, receive) = mpsc::channel();
@@ -212,12 +212,12 @@ fn killed_busy(nccl: &Nccl) {
             });
         }
         (0..4).for_each(|_| receive.recv().unwrap());
-        // SAFETY: no more than the scene's own end.
+        // SAFETY: only ends the scene itself.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     });
 }
 
-/// Two communicators, of which one does the same once more after a rest.
+/// Two communicators, of which one repeats its operation after a pause.
 fn rest(nccl: &Nccl) {
     let comms = [1, 2, 3, 4, 5].map(|hash| nccl.communicator(hash, 4, 1));
     for (comm, operations) in comms.iter().zip([10, 10, 100_000, 100_000, 100_000]) {
@@ -241,7 +241,7 @@ fn nonsense(nccl: &Nccl) {
     let comm = nccl.communicator(0xabc, 4, 1);
     let foreign: *mut std::ffi::c_void = ptr::without_provenance_mut(0x7fff_dead_beef);
     let null = ptr::null_mut();
-    // No parent, one of another process (as a proxy of another rank hands them over), kinds nobody asked for.
+    // No parent, one of another process (as a proxy of another rank passes), and types that were not requested.
     for parent in [null, foreign] {
         for kind in
             [1 << 3, 1 << 4, 1 << 5, KERNEL, 1 << 7, 1 << 8, 1 << 11, 1 << 13, 1 << 14, 1 << 15, 1 << 30, 0]
@@ -254,7 +254,7 @@ fn nonsense(nccl: &Nccl) {
         nccl.kernel(comm.context, parent, 0, 5, 6);
     }
     // Without a place for the handle, and without a descriptor.
-    // SAFETY: the plugin has to look.
+    // SAFETY: the plugin must check for null.
     unsafe {
         assert_eq!((nccl.table.start)(comm.context, ptr::null_mut(), ptr::null()), 0);
         let mut handle = foreign;
@@ -263,7 +263,7 @@ fn nonsense(nccl: &Nccl) {
         assert_eq!((nccl.table.finalize)(foreign), 0);
         assert_eq!((nccl.table.finalize)(null), 0);
     }
-    // Ends of what never began, in any state, with and without arguments.
+    // Ends of events that never started, in any state, with and without arguments.
     for handle in [null, foreign, comm.context] {
         nccl.stop(handle);
         for state in [-1, 0, KERNEL_STOP, 23, 31, 1 << 20] {
@@ -272,7 +272,7 @@ fn nonsense(nccl: &Nccl) {
         }
     }
     run(&comm, 1);
-    // Channels out of order, one of them twice, and everything once more after the end.
+    // Channels out of order, one of them twice, and everything again after the end.
     let group = comm.group(null);
     let api = comm.coll_api(null, ALL_REDUCE, false);
     let handle = comm.coll(group, api, Call { channels: 3, ..ALL_REDUCE });
@@ -300,25 +300,25 @@ fn late(nccl: &Nccl) {
     for late in [begun[0], begun[8999]] {
         nccl.kernel_ends(late, 5000);
     }
-    // Launches that begin and never end, more than are kept.
+    // More launches that start and never end than are kept.
     for _ in 0..1000 {
         comm.group(ptr::null_mut());
     }
 }
 
-/// One communicator goes on after another has launched nearly as many as have room, of which none has ended.
+/// One communicator continues after another has launched nearly as many unfinished operations as have room.
 fn rested(nccl: &Nccl) {
     let [rests, works] = [1, 2].map(|hash| nccl.communicator(hash, 4, 1));
     let launch = |comm: &Comm<'_>, count: usize| -> Vec<*mut c_void> {
         (0..count).map(|_| comm.launch(Call { channels: 1, ..ALL_REDUCE }).handle).collect()
     };
-    // How many slots there are, and how far from one another those lie that are taken one after the other.
+    // The number of slots, and the distance between slots taken in succession.
     const SLOTS: u64 = 4096;
     const APART: u64 = 2531;
     let slot = |handle: &*mut c_void| *handle as u64 % SLOTS;
     launch(&works, 1);
     let first = launch(&rests, 200);
-    // They take the quick way, and their slots ahead of time, whoever launches in between.
+    // They take the fast path, with slots reserved in advance, regardless of other launches in between.
     let mut in_turn = Vec::new();
     for _ in 0..200 {
         in_turn.extend(launch(&rests, 1));
@@ -351,17 +351,17 @@ fn kinds(nccl: &Nccl) {
     }
 }
 
-/// Launches here, the GPU's words on another thread: neither allocates, over several looks for another mode.
+/// Launches here, GPU events on another thread: neither allocates, over several checks of the mode file.
 fn allocations(nccl: &Nccl) {
     let nccl_library = open(&libraries().1);
     let (watch, count) = (symbol(nccl_library, "playedWatch"), symbol(nccl_library, "playedAllocations"));
     assert!(!watch.is_null() && !count.is_null());
-    // SAFETY: functions of the stand-in, of these types.
+    // SAFETY: functions of the stand-in, with these types.
     let watch: unsafe extern "C" fn(i32) = unsafe { std::mem::transmute(watch) };
     // SAFETY: as above.
     let count: unsafe extern "C" fn() -> std::ffi::c_long = unsafe { std::mem::transmute(count) };
     let comm = &nccl.communicator(0xabc, 4, 1);
-    // SAFETY: they touch a variable of their thread.
+    // SAFETY: they access a thread-local variable.
     unsafe {
         watch(1);
         drop(std::hint::black_box(Box::new(7)));
@@ -372,7 +372,7 @@ fn allocations(nccl: &Nccl) {
     let ends = thread::spawn({
         let (context, nccl) = (comm.context as usize, nccl as *const Nccl as usize);
         move || {
-            // SAFETY: both live until the thread was waited for.
+            // SAFETY: both are valid until the thread is joined.
             let nccl = unsafe { &*(nccl as *const Nccl) };
             let mut begin = 0;
             let mut allocated = 0;
@@ -413,7 +413,7 @@ fn allocations(nccl: &Nccl) {
     assert_eq!(ends.join().unwrap(), 0);
 }
 
-/// The file in which somebody may wish for another mode.
+/// The file with which the mode can be changed.
 pub(crate) fn mode_file() -> PathBuf {
     PathBuf::from(std::env::var_os("RAILGATE_JOB_DIR").unwrap()).join("user/ranks/mode")
 }
@@ -465,7 +465,7 @@ fn sample(nccl: &Nccl) {
     }
 }
 
-/// As a benchmark does: a size after the other, two hundred calls of each.
+/// As in a benchmark: one size after the other, two hundred calls of each.
 fn soon(nccl: &Nccl) {
     let comm = nccl.communicator(0xabc, 4, 1);
     let mut number = 0;
@@ -478,7 +478,7 @@ fn soon(nccl: &Nccl) {
     }
 }
 
-/// A communicator that rests in the middle of a window, while another one goes on. The mask is NCCL's, and both have it.
+/// One communicator is idle in the middle of a window while another continues. They share NCCL's mask.
 fn idle(nccl: &Nccl) {
     let (rests, goes_on) = (nccl.communicator(1, 4, 1), nccl.communicator(2, 4, 1));
     run(&goes_on, 40);
@@ -501,19 +501,19 @@ fn messages(nccl: &Nccl) {
         nccl.kernel(comm.context, *handle, 0, 1000, 9000);
         nccl.stop(*handle);
     }
-    // As NCCL does for some of its handles, twice.
+    // Twice, as NCCL does for some of its handles.
     nccl.stop(group);
     nccl.stop(group);
     run(&comm, 10);
 }
 
-/// Messages to others and collectives, in turn. While the thread that launches comes to a launch's end, the one that tells of kernels
-/// ends the last of its messages, or the collective before it.
+/// Messages to others and collectives, in turn. While the launching thread comes to a launch's end, the thread that
+/// reports kernels ends the last of its messages, or the collective before it.
 fn meeting(nccl: &Nccl) {
     let comm = &nccl.communicator(0xabc, 4, 1);
     run(comm, 1);
     let mut gpu = 2_000_000;
-    // Whose end the other thread is to tell of, and when that was; 0: of none.
+    // The handle whose end the other thread reports, and its time; 0: none.
     let (handle, at) = (AtomicPtr::<c_void>::default(), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -553,7 +553,7 @@ fn meeting(nccl: &Nccl) {
     });
 }
 
-/// Nothing more is counted, and only then comes the news of what was under way.
+/// The mode is set to `off`, and only then the events of operations in flight arrive.
 fn off_meanwhile(nccl: &Nccl) {
     let comm = nccl.communicator(0xabc, 4, 1);
     run(&comm, 1);
@@ -587,7 +587,7 @@ fn hidden(nccl: &Nccl) {
     assert!(comm.copy_engines(300).is_null());
 }
 
-/// A second NCCL, as some frameworks bring one along: its own mask, the same plugin.
+/// A second NCCL, which some frameworks include: its own mask, the same plugin.
 fn two(nccl: &Nccl) {
     let second = Nccl { mask: Box::leak(Box::new(AtomicI32::new(0))), ..load().unwrap() };
     for nccl in [nccl, &second] {
@@ -602,7 +602,7 @@ fn closed(nccl: &Nccl) {
     let comm = ten(nccl);
     let launched = comm.launch(ALL_REDUCE);
     comm.finalize();
-    // SAFETY: as NCCL does with the last communicator, while its threads may still have something to say.
+    // SAFETY: as NCCL does with the last communicator, while its threads may still send events.
     assert_eq!(unsafe { libc::dlclose(nccl.library) }, 0);
     comm.gpu(launched, 5, 6);
     run(&comm, 3);
