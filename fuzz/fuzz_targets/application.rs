@@ -1,16 +1,16 @@
-//! Any bytes as what a program tells of itself: lines, the helper's file, and a good file in which any bytes became any others.
-//! What comes of it is bounded and made of numbers.
+//! Arbitrary bytes as a program's self-reported progress: lines, the helper's file, and a valid file with some bytes
+//! replaced. The result must be bounded and contain only finite numbers.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use railgate_stats::application::read;
 
-/// The helper's file has this size and begins so, version 1.
+/// Size and header of the helper's file, version 1.
 const SIZE: usize = 12_288;
 const HEAD: &[u8] = b"RGAPPL\r\n\x01\0\0\0";
 
-/// Ten bytes each: which eight, little-endian, and what they are.
+/// Each change takes ten bytes: the index of an 8-byte word, little-endian, and its new value.
 fn bent(changes: &[u8]) -> Vec<u8> {
     let mut file = vec![0; SIZE];
     file[..HEAD.len()].copy_from_slice(HEAD);
@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(rank) = read("4711", &file) else { continue };
         let text = serde_json::to_string(&rank).expect("plain data");
         assert!(text.len() < 64 << 10, "{} bytes", text.len());
-        // What is no number becomes null, which no reader takes for a number again.
+        // NaN and infinity serialize to null, which no reader accepts as a number.
         let back: railgate_stats::application::RankApplication =
             serde_json::from_str(&text).expect("what was written is read");
         assert_eq!(back.steps, rank.steps);

@@ -1,4 +1,4 @@
-//! A tree in which values are replaced by others.
+//! Replaces values in a JSON tree by others.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ fn nth<'v>(value: &'v mut Value, left: &mut usize) -> Option<&'v mut Value> {
     }
 }
 
-/// At most so many edits of four bytes: where (two of them), what, and how much.
+/// Applies at most `most` edits of four bytes each: the position (two bytes), the kind of replacement, and its size.
 pub fn bend(tree: &mut Value, bytes: &[u8], most: usize, other: fn(Value, u8, u64) -> Value) {
     for edit in bytes.chunks_exact(4).take(most) {
         let place = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % count(tree);

@@ -1,5 +1,5 @@
-//! Any text as a configuration or a machine profile: in force, or refused with a place; what is in force can be written
-//! and read again.
+//! Arbitrary text as a configuration or a machine profile: it is either accepted, and then survives a round trip, or
+//! refused with a position.
 
 #![no_main]
 

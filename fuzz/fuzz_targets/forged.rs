@@ -1,8 +1,8 @@
-//! Kernel log records that an unprivileged process can cause, with its name, its file's name and paths as it likes.
+//! Kernel log records that an unprivileged process can cause, with process names, file names and paths of its choice.
 //!
 //! The fuzz target `kernel_forged` and `tests/tests/forged.rs` share it.
 
-/// What a forger would try to say, beside any bytes.
+/// Text that a forger would try, besides arbitrary bytes.
 const WORDS: &[&str] = &[
     "NVRM: ",
     "Xid (",
@@ -54,10 +54,10 @@ const WORDS: &[&str] = &[
     "; ",
 ];
 
-/// Codes that a program raises by what it does on the GPU.
+/// Xid codes that a program can cause by its work on the GPU.
 const RAISABLE: &[u32] = &[8, 13, 31, 32, 43, 45, 68, 69, 109, 137];
 
-/// Consumes bytes; what is missing is zero.
+/// Consumes bytes; reads zero after their end.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -67,7 +67,7 @@ impl Bytes<'_> {
         *first
     }
 
-    /// Text of the forger's choice, at most so many bytes: words of the list, and bytes.
+    /// Text of the forger's choice, at most `most` bytes: words of the list, and bytes.
     fn text(&mut self, most: usize) -> Vec<u8> {
         let mut text = Vec::new();
         for _ in 0..self.next() % 6 {
@@ -84,18 +84,19 @@ impl Bytes<'_> {
         text
     }
 
-    /// `TASK_COMM_LEN`
+    /// A process name of `TASK_COMM_LEN` bytes.
     fn name(&mut self) -> Vec<u8> {
         self.text(15)
     }
 
-    /// A file's name has no slash.
+    /// The name of a file, without slashes.
     fn file(&mut self) -> Vec<u8> {
         self.text(255).into_iter().map(|byte| if byte == b'/' { b'_' } else { byte }).collect()
     }
 }
 
-/// One message as the kernel formats it: the format strings of Linux 6.1 and of NVIDIA's driver, `{}` for what the process chooses.
+/// One message as formatted by the kernel: format strings of Linux 6.1 and of NVIDIA's driver, with `{}` for text
+/// that the process chooses.
 fn message(bytes: &mut Bytes<'_>) -> Vec<u8> {
     let kind = bytes.next() % 26;
     let (name, file) = (bytes.name(), bytes.file());
@@ -175,7 +176,7 @@ fn message(bytes: &mut Bytes<'_>) -> Vec<u8> {
     parts.concat()
 }
 
-/// `/dev/kmsg` as it would read, and how many records it has.
+/// Text as read from `/dev/kmsg`, and the number of records.
 pub(crate) fn log(bytes: &[u8], uptime_ms: u64) -> (String, u64) {
     let mut bytes = Bytes(bytes);
     let mut log = String::new();
@@ -196,7 +197,7 @@ pub(crate) fn log(bytes: &[u8], uptime_ms: u64) -> (String, u64) {
     (log, seq)
 }
 
-/// The site that would drain for everything that can be set to drain, at the first sight.
+/// A configuration in which every check that can drain does so at the first finding.
 pub(crate) const STRICT: &str = r#"
 strikes = 1
 new_checks = "act"

@@ -1,9 +1,10 @@
-//! What every target that ends in a judgement holds it to.
+//! Assertions about a verdict, shared by all targets.
 
 use railgate_gate::{GateConfig, Memory, Seen, devices_are_well, judge};
 use railgate_model::{Class, Phase, Profile, Severity, Snapshot};
 
-/// Judges a node in each phase. Nothing that it says may be the fault of a check, break a line, or grow without bound.
+/// Judges a node in each phase. No finding may be an internal fault of a check, contain a line break, or have
+/// unbounded length.
 pub fn judged(snapshot: &Snapshot, before: Option<&Snapshot>, profile: &Profile) {
     let config = GateConfig::default();
     let mut memory = Memory::default();

@@ -1,4 +1,5 @@
-//! No sequence of kernel log records that an unprivileged process can cause gives `fail` on a machine whose NVML reads no fault.
+//! No sequence of kernel log records that an unprivileged process can cause gives `fail` on a machine on which NVML
+//! reports no fault.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as the kernel's log: no panic, nothing that breaks a line, and a verdict.
+//! Arbitrary bytes as the kernel log: no panic, no line break in a finding, and a verdict.
 
 #![no_main]
 
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     let all = kernel_log_read(&FILE, None, &healthy.boot_id);
     let later = kernel_log_read(&FILE, Some(&mark), &healthy.boot_id);
     let (Ok(all), Ok(later)) = (all, later) else {
-        // Only what is no text is refused.
+        // Only invalid UTF-8 is refused.
         assert!(std::str::from_utf8(bytes).is_err());
         return;
     };

@@ -1,4 +1,4 @@
-//! Any bytes as the memory of a module: decoded or refused, and a verdict that nothing drains for.
+//! Arbitrary bytes as the memory of a transceiver module: decoded or refused, and no finding drains.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a file of NCCL's profiler plugin, and a good one in which any words became any others: what comes of it
-//! is bounded, made of numbers, and shown without a panic.
+//! Arbitrary bytes as a file of NCCL's profiler plugin, and a valid file with some words replaced: the result is
+//! bounded, contains only finite numbers, and is rendered without a panic.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use railgate_rankfile::{BYTES, MAGIC, RankFile, VERSION};
 use railgate_stats::comm::gather;
 
-/// Ten bytes each: which word, little-endian, and what it is.
+/// Each change takes ten bytes: the index of a word, little-endian, and its new value.
 fn bent(changes: &[u8]) -> Vec<u8> {
     let mut file = vec![0; BYTES];
     file[..8].copy_from_slice(&MAGIC.to_le_bytes());

@@ -1,5 +1,5 @@
-//! A node's part of a report, which is its owner's: any text, and a real one in which any value was replaced by any other.
-//! Merging and showing it never panics, and no page holds what a terminal or a browser would obey.
+//! A node report, which the job's owner can write: arbitrary text, and a real report with some values replaced.
+//! Merging and rendering must not panic, and no output may contain escape sequences or HTML tags from it.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ use railgate_stats::{
 };
 use serde_json::{Value, json};
 
-/// What a browser must never see as it stands.
+/// A tag that must never be in a page unescaped.
 const TAG: &str = "<script>alert";
 
 static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {

@@ -1,5 +1,5 @@
-//! Any bytes as a file of samples, and records with right sums and any content: no panic, nothing that is no number, and
-//! what cannot be known is not known.
+//! Arbitrary bytes as a file of samples, and records with valid checksums and arbitrary content: no panic, only
+//! finite numbers, and unknown values stay unknown.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use railgate_stats::usage::format::{Head, HeadGpu, HeadRail, Record, Records};
 use railgate_stats::usage::{joined, moment, summarize, timeline};
 
-/// As the format has it: CRC-32 of the kind and the payload.
+/// The format's checksum: CRC-32 of kind and payload.
 fn sum(kind: u8, payload: &[u8]) -> u32 {
     let step = |mut sum: u32, byte: &u8| {
         sum ^= u32::from(*byte);
@@ -28,7 +28,7 @@ fn framed(kind: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// A head of this build's, then records of any content.
+/// A valid header of this build, then records of arbitrary content.
 fn stream(bytes: &[u8]) -> Vec<u8> {
     let mut head = Head::new("n1", 7, 0);
     head.gpus = vec![HeadGpu { model: "NVIDIA H200".to_owned(), ..HeadGpu::default() }; 2];
@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
                     assert!(seconds.is_finite() && seconds >= 0.0, "{coverage:?}");
                 }
                 let text = serde_json::to_string(&usage).expect("plain data");
-                // What is no number becomes null, which no reader takes for a number again.
+                // NaN and infinity serialize to null, which no reader accepts as a number.
                 let back: railgate_stats::Usage =
                     serde_json::from_str(&text).expect("what was written is read");
                 assert_eq!(back.gpus.len(), usage.gpus.len());

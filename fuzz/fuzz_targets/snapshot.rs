@@ -1,4 +1,4 @@
-//! Snapshots from files: any text, and real ones in which any value was replaced by any other.
+//! Snapshots from files: arbitrary text, and real ones with some values replaced.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Files of sysfs and procfs that hold anything: read, judged, and nothing broken.
+//! Files of sysfs and procfs with arbitrary content: read and judged without a panic.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ use railgate_probe::readers::{fabric_read, host_read, pci_read};
 use railgate_simulate::{parse, simulated};
 use railgate_model::{Part, Profile, Snapshot};
 
-/// Below `sys` and `proc`, and what a healthy machine says there.
+/// Paths below `sys` and `proc`, and their content on a healthy machine.
 const FILES: &[(&str, &str)] = &[
     ("sys/devices/mlx5_0/node_guid", "b83f:d203:00a1:0001"),
     ("sys/devices/mlx5_0/fw_ver", "28.39.2048"),
@@ -124,7 +124,7 @@ fn put(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("memory");
 }
 
-/// Which file, how many bytes, and those: as often as there are bytes.
+/// Edits: each has the index of a file, a number of bytes, and those bytes, until the input ends.
 fn edits(mut bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let mut edits = Vec::new();
     while let [which, length, rest @ ..] = bytes {

@@ -1,4 +1,5 @@
-//! Any bytes as a topology file: no panic, and the answer for all releases of NCCL is that of each.
+//! Arbitrary bytes as a topology file: no panic, and the verdict for all NCCL releases together agrees with that for
+//! each release.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! A machine bent in every way that a snapshot can say: what the writer writes, every release of NCCL takes.
+//! An arbitrary machine, within what a snapshot can describe: every NCCL release must accept the topology file
+//! written for it.
 
 #![no_main]
 
@@ -8,7 +9,7 @@ use railgate_model::{Distance, Part, PciAddress, PortState, Reading};
 use railgate_rails::{rail_map, table, topology};
 use railgate_topology_check::check_topology;
 
-/// One decision after the other; at the end always 0.
+/// A source of decisions; returns 0 after the end of the input.
 struct Dice<'a>(std::slice::Iter<'a, u8>);
 
 impl Dice<'_> {
