@@ -1,6 +1,6 @@
 use railgate_gate::{Memory, Seen, judge};
 use railgate_model::{Action, Finding, Fitness, Phase, Profile, Severity, Snapshot, Verdict};
-use railgate_runner::{Purpose, acting, look, periodic, switches};
+use railgate_runner::{Purpose, acting, check_node, periodic, switches};
 use railgate_slurm::{Acting, Cap, Client, DrainOutcome};
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -113,8 +113,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             // A different configuration than the site's.
             let trial = site.config_file != site.places.config();
             let purpose = Purpose { full: args.full, trial, ..Purpose::whole_node(phase) };
-            let look = look(&config, &site.places, &site.node, &purpose);
-            (look.snapshot, look.verdict, look.profile, Some(acting(&config, &site.places)))
+            let check_run = check_node(&config, &site.places, &site.node, &purpose);
+            (check_run.snapshot, check_run.verdict, check_run.profile, Some(acting(&config, &site.places)))
         }
     };
     let breaker = || {
@@ -153,7 +153,7 @@ fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
         drain: outcome(done.drained.as_ref()),
         hint: None,
     };
-    show(args.format, &done.look.snapshot, &done.look.verdict, &done.look.profile, follows)?;
+    show(args.format, &done.check_run.snapshot, &done.check_run.verdict, &done.check_run.profile, follows)?;
     Ok(exit::OK)
 }
 

@@ -70,7 +70,7 @@ struct Diagnosis<'a> {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.uninstall {
-        let hooked = uninstall::look(site);
+        let hooked = uninstall::find_hooks(site);
         output::text(&hooked.text())?;
         return Ok(hooked.code());
     }

@@ -1,6 +1,6 @@
 use railgate_gate::{CHECKS, CheckInfo};
 use railgate_model::{Action, rfc3339};
-use railgate_runner::{Config, Count, History, Past};
+use railgate_runner::{Config, Count, FindingHistory, History};
 use railgate_text::put;
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ struct Shown<'a> {
 
 /// Prints how often each check has found something on this node, would have drained it, and did.
 pub(crate) fn run(site: &Site, config: &Config, format: Format) -> anyhow::Result<u8> {
-    let (past, memory) = (Past::load(&site.places), History::load(&site.places).memory);
+    let (past, memory) = (FindingHistory::load(&site.places), History::load(&site.places).memory);
     let row = |id: &str, check: &CheckInfo| {
         let Count { seen, would_drain, drained, last } = past.counts.get(id).copied().unwrap_or_default();
         let policy = match id.strip_prefix("site-") {

@@ -41,7 +41,7 @@ impl NodeArgs {
     }
 
     /// Reads all parts of the node, without judging.
-    pub(crate) fn look(&self, site: &Site, config: &Config) -> anyhow::Result<Seen> {
+    pub(crate) fn read(&self, site: &Site, config: &Config) -> anyhow::Result<Seen> {
         if let Some(seen) = self.stand_in(site, config)? {
             return Ok(seen);
         }

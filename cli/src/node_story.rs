@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use railgate_gate::CHECKS;
-use railgate_runner::{Episode, Given, History, Past};
+use railgate_runner::{Episode, FindingHistory, Given, History};
 use railgate_slurm::{Client, Entry, Env, NodeState, Reason, hostlist, is_ours};
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -81,7 +81,7 @@ fn story(site: &Site, name: &str, state: Result<NodeState, String>, ledger: Opti
         let shown = |entry| Entry { uid: None, ..entry };
         entries.into_iter().filter(blames).map(shown).collect::<Vec<_>>()
     });
-    let past = here.then(|| Past::load(&site.places));
+    let past = here.then(|| FindingHistory::load(&site.places));
     let held = state.as_ref().is_ok_and(NodeState::held);
     let reason = state.as_ref().ok().and_then(|state| state.reason.clone()).filter(|_| held);
     let ours = reason.as_ref().is_some_and(|reason| is_ours(&reason.text));
@@ -136,7 +136,7 @@ fn next(name: &str, here: bool, state: &Result<NodeState, String>, reason: Optio
 fn parts(
     node: &str,
     jobs: Option<&[Entry]>,
-    past: Option<&Past>,
+    past: Option<&FindingHistory>,
     here: impl Fn(&str) -> Option<bool>,
 ) -> Vec<PartStory> {
     let mut parts: BTreeMap<String, (Vec<String>, usize)> = BTreeMap::new();

@@ -54,7 +54,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         "--id '{id}': built in, take another"
     );
     let config = site.config()?;
-    let snapshot = args.source.look(site, &config)?.snapshot;
+    let snapshot = args.source.read(site, &config)?.snapshot;
     let dirs = site.places.profiles();
     let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
     let like = name.map(|name| railgate_profiles::matching(name, &dirs)).transpose()?.flatten();

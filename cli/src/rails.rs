@@ -64,7 +64,7 @@ enum Show {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
-    let seen = args.node.look(site, &config)?;
+    let seen = args.node.read(site, &config)?;
     if let Some(name) = &args.profile {
         config.rails.check_profile(name)?;
     }

@@ -40,9 +40,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let how = Readmit { by: &by, repaired: args.repaired };
     let mut text = Lines::new();
     let code = match readmit(&config, &site.places, &env, node, how)? {
-        Readmitted::Back(reason, look) => {
-            put!(text, "{node}: {}, back in service", look.verdict.fitness);
-            text.add(&findings_text(&look.verdict));
+        Readmitted::Back(reason, check_run) => {
+            put!(text, "{node}: {}, back in service", check_run.verdict.fitness);
+            text.add(&findings_text(&check_run.verdict));
             put!(text, "was: {reason}");
             exit::OK
         }
@@ -54,9 +54,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             put!(text, "{node}: left as it is: {why}");
             exit::UNFIT
         }
-        Readmitted::Unfit(look) => {
-            put!(text, "{node}: {} ({}), stays drained", look.verdict.fitness, look.verdict.phase);
-            text.add(&findings_text(&look.verdict));
+        Readmitted::Unfit(check_run) => {
+            put!(text, "{node}: {} ({}), stays drained", check_run.verdict.fitness, check_run.verdict.phase);
+            text.add(&findings_text(&check_run.verdict));
             exit::UNFIT
         }
     };

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use railgate_model::{Gpu, Reading, Snapshot, SxidEvent, XidEvent};
-use railgate_runner::{Episode, Past};
+use railgate_runner::{Episode, FindingHistory};
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         site.node,
         node = args.node
     );
-    let mut snapshot = args.source.look(site, &config)?.snapshot;
+    let mut snapshot = args.source.read(site, &config)?.snapshot;
     without_users(&mut snapshot);
     let log = snapshot.kernel_log.data();
     let unread = Reading::Unsupported;
@@ -72,7 +72,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         fabric: &snapshot.fabric,
         xids: snapshot.xids(),
         sxids: log.map_or_else(Vec::new, |log| log.sxids()),
-        found: if live { Past::load(&site.places).episodes } else { Vec::new() },
+        found: if live { FindingHistory::load(&site.places).episodes } else { Vec::new() },
     };
     if let Some(path) = &args.out {
         output::to_json(Some(path), &pack)?;

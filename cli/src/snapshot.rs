@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
-    let seen = args.node.look(site, &config)?;
+    let seen = args.node.read(site, &config)?;
     output::to_json(args.out.as_deref(), &seen.snapshot)?;
     if args.out.is_some() {
         for (part, missing, took_ms) in parts(&seen.snapshot) {

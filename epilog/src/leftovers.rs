@@ -11,7 +11,7 @@ pub(crate) const TRIES: u32 = 3;
 /// No further check run starts after this time: each may take all of `[gate] deadline`, and an epilog that exceeds
 /// PrologEpilogTimeout drains the node. A user can leave a process behind, but must not be able to cause a drain with
 /// it.
-pub(crate) const LAST_LOOK: Duration = Duration::from_secs(8);
+pub(crate) const LAST_CHECK: Duration = Duration::from_secs(8);
 const END: &str = "end-leftovers";
 pub(crate) const TASK: Task = Task::new(END, end_as_user);
 

@@ -4,7 +4,7 @@
 //! the job's report, and removes the run's directory. It does not decide whether the job is requeued:
 //! `railgate-epilog-ctld` does, from the drain reasons and the reports.
 
-mod last_word;
+mod failure_line;
 mod leftovers;
 mod sampled;
 mod suspicion;
@@ -17,7 +17,7 @@ use std::time::Instant;
 use railgate_model::{Allocation, Job, KernelMark, Phase, Snapshot};
 use railgate_rundir::Run;
 use railgate_runner::{
-    Hook, Purpose, application, communication, drain, forget_job, guarded, look, now, record,
+    Hook, Purpose, application, check_node, communication, drain, forget_job, guarded, now, record,
 };
 use railgate_slurm::ExitCodes;
 use railgate_stats::comm::refer;
@@ -82,7 +82,7 @@ fn run(hook: &Hook) {
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");
     }
-    last_word::say(hook, &report.for_reader());
+    failure_line::say(hook, &report.for_reader());
     let runs = hook.runs().job(job.id);
     if let Err(why) = runs.remove() {
         tracing::warn!(job = job.id, "{}: {why}", runs.path().display());
@@ -127,18 +127,18 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         ..Purpose::whole_node(Phase::Epilog)
     };
     let begun = Instant::now();
-    let mut seen = look(&hook.config, &hook.places, &hook.node, &purpose);
-    let gpus_of = |seen: &railgate_runner::Look| {
+    let mut seen = check_node(&hook.config, &hook.places, &hook.node, &purpose);
+    let gpus_of = |seen: &railgate_runner::CheckRun| {
         RunGpus::resolve(&job.allocation, baseline, &seen.snapshot, &seen.known_gpus)
     };
     for _ in 0..leftovers::TRIES {
-        let goes_on = begun.elapsed() < leftovers::LAST_LOOK
+        let goes_on = begun.elapsed() < leftovers::LAST_CHECK
             && leftovers::found(&seen.verdict)
             && leftovers::end(&seen.snapshot, job, gpus_of(&seen).after());
         if !goes_on {
             break;
         }
-        seen = look(&hook.config, &hook.places, &hook.node, &purpose);
+        seen = check_node(&hook.config, &hook.places, &hook.node, &purpose);
     }
     let held = gpus_of(&seen);
     report.boot_id.clone_from(&seen.snapshot.boot_id);

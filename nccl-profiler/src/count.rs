@@ -9,24 +9,24 @@ use railgate_rankfile::{
 };
 
 use crate::abi::{Coll, Descriptor, Text, event};
-use crate::steer::Handed;
+use crate::sampling::Handed;
 use crate::store::{Store, now};
-use crate::{launch, recent, slots, steer};
+use crate::{launch, recent, sampling, slots};
 
 /// Handles the start of an event. Returns its handle, or 0 if NCCL need not send anything further about it.
 pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, described: Descriptor<'_>) -> u64 {
     if store.at(head::WANTED).load(Relaxed) == Mode::Off.word() {
         // Record this even if it is not timed now: another mode may be requested later, and its times would be wrong.
         if described.captured() {
-            steer::captured(store);
+            sampling::captured(store);
         }
         if described.p2p().is_some_and(|message| launch::is_to_itself(store, comm, &message)) {
-            steer::part(store, Limit::OwnMessages);
+            sampling::part(store, Limit::OwnMessages);
         }
         if described.kind() & (event::COLL | event::P2P) != 0 {
             let number = store.comm(comm, comm::OPS).load(Relaxed);
             let now = now(libc::CLOCK_MONOTONIC_COARSE);
-            steer::after(store, comm, Handed { number, now, ..Handed::default() });
+            sampling::after(store, comm, Handed { number, now, ..Handed::default() });
         }
         return 0;
     }
@@ -36,7 +36,7 @@ pub(crate) fn start(store: &Store, comm: usize, hides_broadcasts: bool, describe
         event::COLL_API | event::P2P_API => {
             if described.captured() {
                 store.at(head::CAPTURED).fetch_add(1, Relaxed);
-                steer::captured(store);
+                sampling::captured(store);
             }
             if hides_broadcasts {
                 hidden(store, comm, described);
@@ -133,10 +133,10 @@ impl Op {
         store.comm(comm, comm::LAST_SEQ).store(seq, Relaxed);
         store.comm(comm, comm::LAST_BYTES).store(self.bytes, Relaxed);
         let now = now(libc::CLOCK_MONOTONIC_COARSE);
-        store.comm(comm, comm::LAST_TIME).store(steer::wall(now), Relaxed);
+        store.comm(comm, comm::LAST_TIME).store(sampling::wall(now), Relaxed);
         store.comm(comm, comm::CLOCKED).store(number, Relaxed);
         let handed = Handed { number, call, channels, now };
-        steer::after(store, comm, handed);
+        sampling::after(store, comm, handed);
         handed
     }
 }
@@ -149,14 +149,14 @@ pub(crate) fn in_count(store: &Store, comm: usize) -> bool {
 fn collective(store: &Store, comm: usize, coll: &Coll<'_>) -> u64 {
     let op = known(store, comm, coll);
     // Without channels no times will arrive.
-    let timed = steer::timing() && coll.channels > 0 && in_count(store, comm);
+    let timed = sampling::timing() && coll.channels > 0 && in_count(store, comm);
     let handed = op.hand_over(store, comm, coll.seq, coll.channels);
     recent::went(comm, coll.marks(), handed);
     // The first operation of a communicator makes its connections.
     if !timed || handed.number <= 1 {
         return 0;
     }
-    steer::pay(store, comm, coll.channels);
+    sampling::pay(store, comm, coll.channels);
     let (slot, handle) = slots::fresh();
     slot.is_of(op, handed, coll.channels);
     handle

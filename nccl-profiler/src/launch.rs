@@ -10,7 +10,7 @@ use crate::abi::P2p;
 use crate::count::{Op, add, in_count, key, name_of};
 use crate::handle::Handle;
 use crate::store::Store;
-use crate::{recent, slots, state, steer};
+use crate::{recent, sampling, slots, state};
 
 /// Sums over the messages of a communicator's launch. Most launches have none, and are not recorded.
 #[repr(align(64))]
@@ -70,13 +70,13 @@ pub(crate) fn message(store: &Store, comm: usize, message: &P2p<'_>) -> u64 {
     // It is copied locally, and not sent over the network.
     if is_to_itself(store, comm, message) {
         add(store.comm(comm, comm::TO_ITSELF), 1);
-        steer::part(store, Limit::OwnMessages);
+        sampling::part(store, Limit::OwnMessages);
         return 0;
     }
     add(if message.func.bytes() == b"Send" { &launch.sent } else { &launch.received }, op.bytes);
     // The first operation of a communicator makes its connections.
     let first = store.comm(comm, comm::OPS).load(Relaxed) == 0;
-    if first || !steer::timing() || message.channels == 0 || !in_count(store, comm) {
+    if first || !sampling::timing() || message.channels == 0 || !in_count(store, comm) {
         return 0;
     }
     let handle = match launch.timed.load(Relaxed) {
@@ -116,7 +116,7 @@ pub(crate) fn ends(store: &Store, comm: usize) {
     let handed = op.hand_over(store, comm, 0, channels);
     if let Some((slot, found)) = slots::of(launch.timed.load(Relaxed)).filter(|_| in_count(store, comm)) {
         slot.is_of(op, handed, launch.timed_channels.load(Relaxed));
-        steer::pay(store, comm, channels);
+        sampling::pay(store, comm, channels);
         // The GPU may have finished already; pairs with the fence in `slots`, where the proxy thread tests whether
         // this was written.
         fence(SeqCst);

@@ -11,12 +11,12 @@ mod count;
 mod handle;
 mod hold;
 mod launch;
+mod launch_interval;
 mod recent;
 mod release;
+mod sampling;
 mod slots;
-mod spacing;
 mod state;
-mod steer;
 mod store;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -182,7 +182,7 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     if let Some(limit) =
         [limit, if small { Limit::Shm } else { Limit::None }].into_iter().find(|l| *l != Limit::None)
     {
-        steer::restrict(limit);
+        sampling::restrict(limit);
     }
     let index = NEXT_COMM.fetch_add(1, Relaxed);
     let Some(at) = usize::try_from(index).ok().filter(|at| *at < COMMS) else {
@@ -199,9 +199,9 @@ fn begin(mask: *mut c_int, new: &New<'_>) -> u64 {
     let base = event::COLL | event::P2P | if new.api >= 6 { event::CE_COLL } else { 0 };
     if new.api < 5 {
         // Captures of this release are not visible to the plugin.
-        steer::part(store, Limit::HiddenCaptures);
+        sampling::part(store, Limit::HiddenCaptures);
     }
-    steer::register(store, mask, base);
+    sampling::register(store, mask, base);
     CONTEXT | if release::hides_broadcasts(release) { HIDES } else { 0 } | index
 }
 
@@ -337,7 +337,7 @@ fn group_begins(store: &Store) -> u64 {
         return 0;
     }
     if hold::group_begins() {
-        steer::part(store, Limit::Threads);
+        sampling::part(store, Limit::Threads);
     }
     Handle::Group.word()
 }
@@ -381,7 +381,7 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
     if let (Some(store), Some((at, _))) = (store(), communicator(context)) {
         guarded((), || {
             store.comm(at, comm::STATE).store(2, Release);
-            steer::forget(store, at);
+            sampling::forget(store, at);
         });
     }
     SUCCESS

@@ -6,7 +6,7 @@
 //! NCCL's own work evicts all of this from the caches between two operations, so the cost is the number of cache
 //! lines touched, and clock readings. The fast path touches four lines: that of [`state`], one here, and two of the
 //! file (the communicator's and the cell's). It neither reads a clock nor decides which operations are timed:
-//! [`comm::LOOK`] is the number at which either is due. The host's clock is read about once per two milliseconds,
+//! [`comm::DECIDE_AT`] is the number at which either is due. The host's clock is read about once per two milliseconds,
 //! when the processor's time-stamp counter indicates it ([`goes_on`]). That counter is read for each operation or, in
 //! a fast loop, for each [`AHEAD`]th: a reading takes half as long as the fast path. If every operation is timed the
 //! path is as fast, with two more lines: [`Clock`] and a slot.
@@ -17,9 +17,9 @@ use railgate_rankfile::{CELLS, COMM_WORDS, COMMS, comm, count};
 
 use crate::abi::{Marks, RawColl};
 use crate::count::Op;
+use crate::sampling::{self, Handed};
 use crate::slots::Reserve;
 use crate::state;
-use crate::steer::{self, Handed};
 use crate::store::{File, Store};
 
 /// Cached operations per communicator, a power of two.
@@ -46,7 +46,7 @@ struct Entry {
     key_cell: AtomicU64,
     /// Calls of its cell below this number may take the fast path; 0 until one has taken the slow path.
     until: AtomicU64,
-    /// [`steer::cost`] of the last operation on the slow path.
+    /// [`sampling::cost`] of the last operation on the slow path.
     price: AtomicU64,
 }
 
@@ -153,7 +153,7 @@ fn counted(file: &File, comm: usize, coll: &RawColl) -> Option<(Op, u64)> {
     let call = counts[count::CALLS].load(Relaxed).wrapping_add(1);
     let quick = entry.is_of(coll.marks())
         && call < entry.until.load(Relaxed)
-        && (number < words[comm::LOOK].load(Relaxed) || goes_on(comm, number, words));
+        && (number < words[comm::DECIDE_AT].load(Relaxed) || goes_on(comm, number, words));
     if !quick {
         return None;
     }
@@ -193,13 +193,13 @@ pub(crate) fn known(comm: usize, marks: Marks, found: impl FnOnce() -> Op) -> Op
 /// Called after the slow path: later equal operations may take the fast one.
 pub(crate) fn went(comm: usize, marks: Marks, handed: Handed) {
     let Some(entry) = entry(comm, marks).filter(|entry| entry.knows(marks)) else { return };
-    entry.until.store(steer::next_window(handed.call), Relaxed);
-    entry.price.store(steer::cost(handed.channels), Relaxed);
+    entry.until.store(sampling::next_window(handed.call), Relaxed);
+    entry.price.store(sampling::cost(handed.channels), Relaxed);
 }
 
 /// Records the host's clock reading for this operation, and the number at which it is decided again which ones are
 /// timed.
-pub(crate) fn looked(store: &Store, comm: usize, handed: Handed, decided: u64) {
+pub(crate) fn clock_was_read(store: &Store, comm: usize, handed: Handed, decided: u64) {
     let Some(clock) = CLOCK.get(comm) else { return };
     let number = handed.number;
     clock.host.store(handed.now, Relaxed);
@@ -213,7 +213,7 @@ pub(crate) fn looked(store: &Store, comm: usize, handed: Handed, decided: u64) {
         clock.since.store(now, Relaxed);
         clock.number.store(number, Relaxed);
     }
-    clock.next(number, store.comm(comm, comm::LOOK));
+    clock.next(number, store.comm(comm, comm::DECIDE_AT));
 }
 
 /// Tests by the time-stamp counter whether the host's clock was read recently. If so, and if nothing else is due,
@@ -226,14 +226,14 @@ fn goes_on(comm: usize, number: u64, words: &[AtomicU64; COMM_WORDS]) -> bool {
         return false;
     }
     words[comm::CLOCKED].store(number, Relaxed);
-    clock.next(number, &words[comm::LOOK]);
+    clock.next(number, &words[comm::DECIDE_AT]);
     true
 }
 
 impl Clock {
-    fn next(&self, number: u64, look: &AtomicU64) {
+    fn next(&self, number: u64, decide_at: &AtomicU64) {
         let ahead = number.saturating_add(self.ahead.load(Relaxed));
-        look.store(ahead.min(self.decided.load(Relaxed)), Relaxed);
+        decide_at.store(ahead.min(self.decided.load(Relaxed)), Relaxed);
     }
 }
 

@@ -10,9 +10,9 @@ use railgate_rankfile::{CELLS, Key, P2P_GROUP, cell, comm, head};
 
 use crate::count::{self, Op};
 use crate::handle::{GENERATIONS, Handle, Use};
-use crate::spacing::{self, Seen};
+use crate::launch_interval::{self, Seen};
+use crate::sampling::{self, Handed};
 use crate::state;
-use crate::steer::{self, Handed};
 use crate::store::{Store, now};
 
 /// Most timed operations in flight; further ones replace the oldest.
@@ -267,7 +267,7 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     // The time must not exceed the age of the operation, and must not overlap with the previous one: otherwise NCCL
     // has mixed up two operations.
     let writers = Writers::now();
-    let own = spacing::finished(store, key, seen, writers);
+    let own = launch_interval::finished(store, key, seen, writers);
     if took == 0 || took > since.saturating_add(COARSE_NS) || !own {
         store.at(head::STRAY).fetch_add(1, Relaxed);
     } else if cell < CELLS {
@@ -281,5 +281,5 @@ pub(crate) fn finish(store: &Store, slot: &Slot, generation: u64) {
     let comm = usize::from(key.comm);
     writers.add(store.comm(comm, comm::DONE), 1);
     writers.raise(store.comm(comm, comm::DONE_OP), number);
-    store.comm(comm, comm::DONE_TIME).store(steer::wall(now), Relaxed);
+    store.comm(comm, comm::DONE_TIME).store(sampling::wall(now), Relaxed);
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use railgate_model::{Allocation, Phase};
-use railgate_runner::{Hook, Purpose, drain, guarded, look, now, record, start_sampler};
+use railgate_runner::{Hook, Purpose, check_node, drain, guarded, now, record, start_sampler};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_stats::store::store_start;
 use railgate_stats::{Look, NodeReport, Options};
@@ -54,20 +54,20 @@ fn run(hook: &Hook) -> ExitCode {
         full: hook.granted.gate == GateLevel::Full,
         ..Purpose::whole_node(Phase::Prolog)
     };
-    let look = look(&hook.config, &hook.places, &hook.node, &purpose);
-    report.boot_id.clone_from(&look.snapshot.boot_id);
-    report.faults.extend(look.profile_problem.as_ref().map(ToString::to_string));
+    let check_run = check_node(&hook.config, &hook.places, &hook.node, &purpose);
+    report.boot_id.clone_from(&check_run.snapshot.boot_id);
+    report.faults.extend(check_run.profile_problem.as_ref().map(ToString::to_string));
     let judged = hook.granted.gate != GateLevel::Off;
     if judged {
-        report.prolog = Some(Look::new(&look.snapshot, look.verdict.clone(), look.took_ms));
-        look.log(Some(job));
+        report.prolog = Some(Look::new(&check_run.snapshot, check_run.verdict.clone(), check_run.took_ms));
+        check_run.log(Some(job));
     }
-    let run = prepare::run_directory(hook, &look, start, &mut report);
+    let run = prepare::run_directory(hook, &check_run, start, &mut report);
     let mut code = ExitCode::SUCCESS;
-    if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &look, &[job.id]) {
+    if judged && let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &check_run, &[job.id]) {
         report.acts.push(record(&outcome, Phase::Prolog));
         let client = Client::new(&hook.config.slurm, &hook.env).until(Instant::now() + PATIENCE);
-        if refuse::must_not_start(hook, &client, &outcome, &look.verdict, &mut report) {
+        if refuse::must_not_start(hook, &client, &outcome, &check_run.verdict, &mut report) {
             let answers = !matches!(outcome, DrainOutcome::Pending(_));
             if !(answers && move_on::ask(hook, &client)) {
                 code = ExitCode::FAILURE;

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use railgate_model::{Action, Allocation, JobGpus, UnixMillis};
 use railgate_rails::{JobShape, environment, net, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
-use railgate_runner::{Hook, Look, kernel_mark};
+use railgate_runner::{CheckRun, Hook, kernel_mark};
 use railgate_slurm::hostlist::expand;
 use railgate_stats::NodeReport;
 use railgate_stats::store::{Asked, NodeWord, Words, load_nodelist, load_words};
@@ -24,13 +24,13 @@ const MOST_NOTICES: usize = 8;
 /// logged and reported, and the job runs without NCCL settings.
 pub(crate) fn run_directory(
     hook: &Hook,
-    look: &Look,
+    check_run: &CheckRun,
     start: UnixMillis,
     report: &mut NodeReport,
 ) -> Option<RunDir> {
     let run = Run {
-        boot_id: look.snapshot.boot_id.clone(),
-        kernel_seq: kernel_mark(&look.snapshot).map(|mark| mark.seq),
+        boot_id: check_run.snapshot.boot_id.clone(),
+        kernel_seq: kernel_mark(&check_run.snapshot).map(|mark| mark.seq),
         profile: report.options.profile.clone(),
         gate: report.options.gate.clone(),
         requeue: report.options.requeue.clone(),
@@ -41,7 +41,7 @@ pub(crate) fn run_directory(
         tracing::warn!("run directories of earlier jobs: {why}; other users may read them");
     }
     let made = hook.runs().job(hook.job.id).create(&run).and_then(|dir| {
-        dir.write_json("before.json", &look.snapshot)?;
+        dir.write_json("before.json", &check_run.snapshot)?;
         Ok(dir)
     });
     let dir = match made {
@@ -56,7 +56,7 @@ pub(crate) fn run_directory(
     if let Err(why) = mount_user(&dir, hook.job.uid, hook.job.gid, USER_BYTES, USER_INODES) {
         fault(report, format!("user directory: {why}"));
     }
-    let tasks = task_env(hook, look, &dir, report);
+    let tasks = task_env(hook, check_run, &dir, report);
     let (text, left_out) = tasks.to_text();
     for setting in left_out {
         tracing::warn!(job = hook.job.id, "{} is left out: no value for an environment", setting.name);
@@ -79,18 +79,18 @@ pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) -> bool {
     published.is_ok()
 }
 
-fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> TaskEnv {
-    let mut tasks = TaskEnv { notices: notices(hook, look), ..TaskEnv::default() };
+fn task_env(hook: &Hook, check_run: &CheckRun, dir: &RunDir, report: &mut NodeReport) -> TaskEnv {
+    let mut tasks = TaskEnv { notices: notices(hook, check_run), ..TaskEnv::default() };
     if hook.job.allocation == Allocation::NoGpus {
         return tasks;
     }
-    let map = rail_map(&look.snapshot, Some(&look.profile));
+    let map = rail_map(&check_run.snapshot, Some(&check_run.profile));
     let mut shape = JobShape {
         gpus: JobGpus::resolve(
             &hook.job.allocation,
-            look.snapshot.gpus.data(),
-            &look.known_gpus,
-            look.profile.gpus.count,
+            check_run.snapshot.gpus.data(),
+            &check_run.known_gpus,
+            check_run.profile.gpus.count,
         ),
         job_id: hook.job.id,
         nodes: expand(&hook.job.nodelist).ok().and_then(|hosts| u32::try_from(hosts.len()).ok()),
@@ -101,8 +101,8 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
         profiler: handed_over::profiler(&hook.config.stats, hook.job.id, hook.granted.profiler),
         site_conf: handed_over::site_conf(),
     };
-    if topology_wanted(&hook.config.rails, &map, &look.snapshot) {
-        match topology(&map, &look.snapshot) {
+    if topology_wanted(&hook.config.rails, &map, &check_run.snapshot) {
+        match topology(&map, &check_run.snapshot) {
             Ok(text) => match dir.write_for_tasks("topology.xml", text.as_bytes(), hook.job.uid) {
                 Ok(()) => shape.topology_file = Some(dir.file("topology.xml")),
                 Err(why) => fault(report, format!("topology.xml: {why}")),
@@ -110,14 +110,14 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
             Err(why) => fault(report, format!("no topology file: {why}")),
         }
     }
-    let mut settings = environment(&map, &look.snapshot, &hook.config.rails, &shape);
+    let mut settings = environment(&map, &check_run.snapshot, &hook.config.rails, &shape);
     if let Some(file) = handed_over::by_release(&settings)
         && let Err(why) = dir.write_for_tasks("nccl.env", file.as_bytes(), hook.job.uid)
     {
         fault(report, format!("nccl.env: {why}; version-dependent settings not applied"));
         settings.retain(|setting| setting.nccl.is_none());
     }
-    tasks.net = Some(net(&hook.config.rails, &map, &look.snapshot));
+    tasks.net = Some(net(&hook.config.rails, &map, &check_run.snapshot));
     tasks.settings = handed_over::for_tasks(&settings);
     report.rail_map = Some(map);
     report.settings = settings;
@@ -125,12 +125,12 @@ fn task_env(hook: &Hook, look: &Look, dir: &RunDir, report: &mut NodeReport) -> 
 }
 
 /// Notices for the owner, in the job's own output.
-fn notices(hook: &Hook, look: &Look) -> Vec<String> {
+fn notices(hook: &Hook, check_run: &CheckRun) -> Vec<String> {
     let mut notices: Vec<String> =
         hook.granted.refused.iter().map(|refused| format!("railgate: {refused}")).collect();
     notices.extend(why_it_moved(hook));
-    if look.verdict.action == Action::Notify
-        && let Some(cause) = look.verdict.cause()
+    if check_run.verdict.action == Action::Notify
+        && let Some(cause) = check_run.verdict.cause()
     {
         notices.push(format!("railgate: {}: {}: {}; {}", hook.node, cause.subject(), cause.what, cause.fix));
     }

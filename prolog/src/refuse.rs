@@ -1,5 +1,5 @@
 use railgate_model::{Phase, Verdict};
-use railgate_runner::{Hook, now, tell_owner};
+use railgate_runner::{Hook, notify_owner, now};
 use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView, Reason};
 use railgate_stats::{Act, ActKind, NodeReport, finding_for_reader};
 
@@ -27,7 +27,7 @@ pub(crate) fn must_not_start(
     match outcome {
         DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. } | DrainOutcome::Foreign { .. } => {
             note(report, ActKind::Refused, &what);
-            let told = tell_owner(hook, client, |view| {
+            let told = notify_owner(hook, client, |view| {
                 format!(
                     "railgate: node {} failed its check before job {} started ({seen}). {}",
                     hook.node,
@@ -66,7 +66,7 @@ pub(crate) fn must_not_start(
                 tracing::warn!(job = hook.job.id, "cannot be held: {why}; the job runs");
                 note(report, ActKind::Failed, &format!("hold: {why}"));
             }
-            let told = tell_owner(hook, client, |_| {
+            let told = notify_owner(hook, client, |_| {
                 format!(
                     "railgate: node {} failed its check ({seen}), but too many nodes are drained already; \
                      {follows}.",

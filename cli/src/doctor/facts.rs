@@ -170,7 +170,7 @@ pub(crate) fn gather(site: &Site) -> Facts {
     // If the first query got no answer, do not wait for a second one.
     let here = slurm.as_ref().ok().and_then(|_| client.node(&site.node).ok());
     let roles = Roles { compute: here.is_some(), controller: is_controller(site, &said) };
-    let hook = |key: &str, ours: &str| Hook::look(said.get(key).unwrap_or_default(), ours);
+    let hook = |key: &str, ours: &str| Hook::resolve(said.get(key).unwrap_or_default(), ours);
     let plugstack = Plugstack::read(&plugstack_conf(&said));
     let plugin = plugstack.as_ref().ok().and_then(|stack| plugin_file(stack, &said));
     let prolog = hook("Prolog", "railgate-prolog");

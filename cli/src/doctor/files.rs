@@ -31,12 +31,12 @@ pub(crate) struct Program {
 
 impl Hook {
     /// Resolves `value` of slurm.conf, a path or a pattern. `ours`: name of railgate's program.
-    pub(crate) fn look(value: &str, ours: &str) -> Self {
+    pub(crate) fn resolve(value: &str, ours: &str) -> Self {
         let mut programs = Vec::new();
         for pattern in value.split(',').map(str::trim).filter(|pattern| !pattern.is_empty()) {
             let found: Vec<PathBuf> =
                 glob::glob(pattern).map(|paths| paths.flatten().collect()).unwrap_or_default();
-            programs.extend(found.iter().map(|path| Program::look(path, ours)));
+            programs.extend(found.iter().map(|path| Program::inspect(path, ours)));
         }
         Hook { value: value.to_owned(), programs }
     }
@@ -108,7 +108,7 @@ impl Hook {
 }
 
 impl Program {
-    fn look(path: &Path, ours: &str) -> Self {
+    fn inspect(path: &Path, ours: &str) -> Self {
         let real = fs::canonicalize(path);
         let trouble = match &real {
             Err(why) => Some(why.to_string()),
@@ -180,15 +180,15 @@ mod tests {
         let program = place.path().join("railgate-prolog");
         put(&program, "", 0o755);
         let pattern = format!("{}/*", dir.display());
-        assert_eq!(Hook::look(&pattern, "railgate-prolog").programs, []);
+        assert_eq!(Hook::resolve(&pattern, "railgate-prolog").programs, []);
         put(&dir.join("10-site"), "#!/bin/sh\nexit 0\n", 0o755);
-        assert_eq!(Hook::look(&pattern, "railgate-prolog").ours(), None);
+        assert_eq!(Hook::resolve(&pattern, "railgate-prolog").ours(), None);
         symlink(&program, dir.join("95-railgate")).unwrap();
-        let hook = Hook::look(&pattern, "railgate-prolog");
+        let hook = Hook::resolve(&pattern, "railgate-prolog");
         assert_eq!((hook.programs.len(), hook.ours().is_some()), (2, true));
         let script = place.path().join("both.sh");
         put(&script, "#!/bin/sh\n/usr/libexec/railgate/railgate-prolog && site\n", 0o755);
-        assert!(Hook::look(&script.display().to_string(), "railgate-prolog").ours().is_some());
+        assert!(Hook::resolve(&script.display().to_string(), "railgate-prolog").ours().is_some());
         assert!(
             hook.sampler()
                 .unwrap_err()
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(hook.sampler(), Ok(()));
         }
         put(&script, "#!/bin/sh\n", 0o644);
-        let hook = Hook::look(&script.display().to_string(), "railgate-prolog");
+        let hook = Hook::resolve(&script.display().to_string(), "railgate-prolog");
         assert_eq!(hook.programs[0].trouble.as_deref(), Some("not executable"));
     }
 

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn the_sites_program_on_the_controller_is_kept() {
         let mut facts = right();
-        facts.ctld = Hook::look("/site/epilog-ctld", "railgate-epilog-ctld");
+        facts.ctld = Hook::resolve("/site/epilog-ctld", "railgate-epilog-ctld");
         let text = slurm_conf(&facts);
         assert!(text.contains("yours is EpilogSlurmctld=/site/epilog-ctld"), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("EpilogSlurmctld=")), "{text}");

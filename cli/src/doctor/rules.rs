@@ -64,7 +64,7 @@ pub(crate) struct Rule {
     on: On,
     /// Consequence if it does not hold.
     why: &'static str,
-    look: fn(&Facts, &mut Found),
+    check: fn(&Facts, &mut Found),
 }
 
 impl Rule {
@@ -79,7 +79,7 @@ impl Rule {
 
     pub(crate) fn judge(&self, facts: &Facts) -> Vec<Finding> {
         let mut found = Found { rule: *self, findings: Vec::new() };
-        (self.look)(facts, &mut found);
+        (self.check)(facts, &mut found);
         found.findings
     }
 }
@@ -117,129 +117,129 @@ pub(crate) static RULES: &[Rule] = &[
         id: "slurm-answers",
         on: On::Everywhere,
         why: "slurm.conf is judged as slurmctld has it",
-        look: slurm_answers,
+        check: slurm_answers,
     },
-    Rule { id: "slurm-release", on: On::Everywhere, why: "nothing older was tried", look: slurm_release },
+    Rule { id: "slurm-release", on: On::Everywhere, why: "nothing older was tried", check: slurm_release },
     Rule {
         id: "configuration",
         on: On::Everywhere,
         why: "jobs run unchecked as long as it cannot be used",
-        look: configuration,
+        check: configuration,
     },
     Rule {
         id: "slurm-conf-read",
         on: On::Everywhere,
         why: "slurmctld uses the configuration that it read when it started",
-        look: slurm_conf::read,
+        check: slurm_conf::read,
     },
     Rule {
         id: "slurm-conf-doubles",
         on: On::Everywhere,
         why: "Slurm takes the last line of such a parameter and ignores those before",
-        look: slurm_conf::doubles,
+        check: slurm_conf::doubles,
     },
     Rule {
         id: "prolog-flags",
         on: On::Everywhere,
         why: "without Alloc only the first node is checked, without DeferBatch the batch script starts before \
               another node's gate has failed",
-        look: prolog_flags,
+        check: prolog_flags,
     },
     Rule {
         id: "held-jobs",
         on: On::Everywhere,
         why: "a job on an unfit node is held instead of starting on other nodes",
-        look: held_jobs,
+        check: held_jobs,
     },
     Rule {
         id: "job-requeue",
         on: On::Everywhere,
         why: "batch jobs without --requeue are cancelled where they could move",
-        look: job_requeue,
+        check: job_requeue,
     },
     Rule {
         id: "gate-time",
         on: On::Everywhere,
         why: "Slurm kills the gate and drains the node",
-        look: gate_time,
+        check: gate_time,
     },
     Rule {
         id: "batch-start",
         on: On::Everywhere,
         why: "a job whose gate takes long is requeued as lost",
-        look: batch_start,
+        check: batch_start,
     },
     Rule {
         id: "job-log",
         on: On::Everywhere,
         why: "a restart truncates the log, which is the evidence; railgate does not restart such jobs",
-        look: job_log,
+        check: job_log,
     },
     Rule {
         id: "requeue-delay",
         on: On::Everywhere,
         why: "a job that moves waits this long before it may start again",
-        look: requeue_delay,
+        check: requeue_delay,
     },
     Rule {
         id: "prolog-hook",
         on: On::Everywhere,
         why: "no node is checked before a job, and no NCCL environment is set",
-        look: |facts, found| node_hook(&facts.prolog, "Prolog", "prolog", facts, found),
+        check: |facts, found| node_hook(&facts.prolog, "Prolog", "prolog", facts, found),
     },
     Rule {
         id: "epilog-hook",
         on: On::Everywhere,
         why: "jobs have no reports, and nodes that fail during a job stay in service",
-        look: |facts, found| node_hook(&facts.epilog, "Epilog", "epilog", facts, found),
+        check: |facts, found| node_hook(&facts.epilog, "Epilog", "epilog", facts, found),
     },
     Rule {
         id: "controller-hook",
         on: On::Everywhere,
         why: "no job that a node took down is brought back",
-        look: controller_hook,
+        check: controller_hook,
     },
     Rule {
         id: "ledger",
         on: On::Controller,
         why: "restarts are counted there; without it none happens",
-        look: ledger,
+        check: ledger,
     },
     Rule {
         id: "job-ends",
         on: On::Controller,
         why: "these jobs have no line of ours in the accounting database",
-        look: job_ends,
+        check: job_ends,
     },
     Rule {
         id: "periodic-check",
         on: On::Everywhere,
         why: "faults of idle nodes wait for a job, and a reason that slurmctld missed never reaches it",
-        look: periodic_check,
+        check: periodic_check,
     },
     Rule {
         id: "plugstack",
         on: On::Everywhere,
         why: "tasks get no NCCL environment, and sbatch refuses scripts with --railgate-… lines",
-        look: plugstack,
+        check: plugstack,
     },
     Rule {
         id: "plugin-file",
         on: On::Jobs,
         why: "Slurm continues without a plugin that it cannot load",
-        look: plugin_file,
+        check: plugin_file,
     },
     Rule {
         id: "sampler",
         on: On::Compute,
         why: "reports lack GPU and rail figures of the job, and the NCCL variables that applied",
-        look: sampler,
+        check: sampler,
     },
     Rule {
         id: "owners",
         on: On::Everywhere,
         why: "a user who can change these can become root on every node",
-        look: |facts, found| {
+        check: |facts, found| {
             for what in &facts.untrusted {
                 found.wrong(what.clone(), "chown root, chmod go-w");
             }
@@ -249,31 +249,31 @@ pub(crate) static RULES: &[Rule] = &[
         id: "machine-source",
         on: On::Compute,
         why: "railgate does not read this machine",
-        look: machine_source,
+        check: machine_source,
     },
     Rule {
         id: "gpus",
         on: On::Compute,
         why: "GPUs are not judged as long as NVML does not answer",
-        look: gpus,
+        check: gpus,
     },
     Rule {
         id: "profile",
         on: On::Compute,
         why: "without a machine type missing GPUs, NVLinks and HCAs are not noticed",
-        look: profile,
+        check: profile,
     },
     Rule {
         id: "metrics-dir",
         on: On::Compute,
         why: "no metrics of this node reach Prometheus",
-        look: metrics_dir,
+        check: metrics_dir,
     },
     Rule {
         id: "report-dir",
         on: On::Everywhere,
         why: "each node keeps its own part, and a report lists where the parts are",
-        look: report_dir,
+        check: report_dir,
     },
 ];
 

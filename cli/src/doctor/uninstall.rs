@@ -62,7 +62,7 @@ pub(crate) struct Hooked {
 }
 
 /// Queries Slurm, and reads plugstack.conf.
-pub(crate) fn look(site: &Site) -> Hooked {
+pub(crate) fn find_hooks(site: &Site) -> Hooked {
     let config = site.config().unwrap_or_default();
     let conf = Client::new(&config.slurm, &Env::new()).config().map(SlurmConf).map_err(|why| why.to_string());
     hooked(&site.node, &site.places.etc, conf)
@@ -78,7 +78,7 @@ fn hooked(node: &str, settings: &Path, conf: Result<SlurmConf, String>) -> Hooke
     let mut starts = Vec::new();
     for (key, ours, usual, missing) in HOOKS {
         let value = if answered { conf.get(key).unwrap_or_default() } else { usual };
-        let hook = Hook::look(value, ours);
+        let hook = Hook::resolve(value, ours);
         let (own, others): (Vec<_>, Vec<_>) = hook.programs.iter().partition(|program| program.ours);
         starts.extend(own.into_iter().map(|program| Start {
             key,

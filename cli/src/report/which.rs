@@ -80,7 +80,7 @@ pub(super) fn find(from: Sources<'_>, asked: &Asked<'_>) -> Result<Which, String
         Asked::Typed(TypedJob::Number(job)) => Ok(Which::One(number(from, *job))),
         Asked::Typed(typed @ TypedJob::Task(array, task)) => {
             let wanted = |job: &ListedJob| job.task == Some((*array, *task));
-            let known = look(from, Listing::Job(*array), |jobs| jobs.iter().any(wanted));
+            let known = query(from, Listing::Job(*array), |jobs| jobs.iter().any(wanted));
             let found = known.jobs.iter().find(|job| wanted(job));
             found.map(|job| Which::One(One::of(job))).ok_or_else(|| forgotten(&typed.to_string(), &known))
         }
@@ -125,7 +125,7 @@ impl Known {
 }
 
 /// Queries slurmctld; if its answer is not `enough`, also the accounting database, then the controller's records.
-fn look(from: Sources<'_>, which: Listing, enough: impl Fn(&[ListedJob]) -> bool) -> Known {
+fn query(from: Sources<'_>, which: Listing, enough: impl Fn(&[ListedJob]) -> bool) -> Known {
     let mut known = Known { jobs: Vec::new(), problems: Vec::new() };
     match from.client.queued_jobs(which) {
         Ok(jobs) => known.jobs = jobs,
@@ -194,7 +194,7 @@ fn forgotten(typed: &str, known: &Known) -> String {
 
 /// Resolves an id, which may be that of an array and of its last member.
 fn number(from: Sources<'_>, job: u32) -> One {
-    let known = look(from, Listing::Job(job), |jobs| !jobs.is_empty());
+    let known = query(from, Listing::Job(job), |jobs| !jobs.is_empty());
     let of_array = known.jobs.iter().filter_map(|one| one.task.filter(|(array, _)| *array == job));
     let tasks: Vec<u32> = of_array.map(|(_, task)| task).collect();
     let same: Vec<&ListedJob> = known.jobs.iter().filter(|one| one.job == job).collect();
@@ -213,7 +213,7 @@ fn number(from: Sources<'_>, job: u32) -> One {
 
 fn of_array(from: Sources<'_>, array: u32, wanted: Option<&Tasks>, typed: &str) -> Result<Which, String> {
     // Tasks that slurmctld has purged are missing in its answer.
-    let known = look(from, Listing::Job(array), |_| false);
+    let known = query(from, Listing::Job(array), |_| false);
     let is_wanted = |job: &&ListedJob| {
         job.task.is_some_and(|(of, task)| of == array && wanted.is_none_or(|tasks| tasks.contains(task)))
     };
@@ -243,7 +243,7 @@ fn component(client: &Client, leader: u32, offset: u32) -> Result<Which, String>
 fn newest(from: Sources<'_>, wanted: impl Fn(&ListedJob) -> bool) -> Result<Which, Known> {
     // Do not rely on the commands' filters: check the owner in the output.
     let own = |job: &&ListedJob| job.uid == Some(from.user) && wanted(job);
-    let known = look(from, Listing::User(from.user), |jobs| jobs.iter().any(|job| own(&job)));
+    let known = query(from, Listing::User(from.user), |jobs| jobs.iter().any(|job| own(&job)));
     let last = known.jobs.iter().filter(own);
     let last = last.max_by_key(|job| (job.submitted, job.job, std::cmp::Reverse(job.task)));
     last.map(|job| Which::One(One::of(job))).ok_or(known)

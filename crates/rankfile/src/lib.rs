@@ -125,7 +125,7 @@ pub mod comm {
     pub const TO_ITSELF: usize = 13;
     /// Internal to the writer: up to this operation the choice of timed operations does not change, and no clock
     /// reading is due.
-    pub const LOOK: usize = 14;
+    pub const DECIDE_AT: usize = 14;
     /// Internal to the writer: the cost of timing all operations, nanoseconds.
     pub const PRICE: usize = 15;
     /// The name that the framework gave it, text of at most 64 bytes.

@@ -6,11 +6,11 @@ use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
 use railgate_stats::store::{Retention, sweep};
 use railgate_stats::{Act, ActKind};
 
-use crate::look::{Look, Purpose, look, settle};
+use crate::check_run::{CheckRun, Purpose, check_node, settle};
 use crate::metrics::{Held, publish};
 use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
-use crate::{Config, Episode, History, Past, Places, now};
+use crate::{Config, Episode, FindingHistory, History, Places, now};
 
 /// Whether railgate may change anything on this node now. A refusal gives the reason for the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
@@ -42,35 +42,41 @@ const UNFINISHED: Duration = Duration::from_secs(15);
 
 /// Drains the node if the verdict requires it, and names `jobs` in the reason as the jobs affected. Returns `None` if
 /// the verdict requires no drain. Also finishes a drain that another program of this node began before it was killed.
-pub fn drain(config: &Config, places: &Places, env: &Env, look: &Look, jobs: &[u32]) -> Option<DrainOutcome> {
+pub fn drain(
+    config: &Config,
+    places: &Places,
+    env: &Env,
+    check_run: &CheckRun,
+    jobs: &[u32],
+) -> Option<DrainOutcome> {
     let desk = desk(config, places, env);
-    if look.verdict.action != Action::Drain {
-        let node = &look.snapshot.node;
+    if check_run.verdict.action != Action::Drain {
+        let node = &check_run.snapshot.node;
         let unfinished = desk.until(Instant::now() + UNFINISHED);
-        if let Some(outcome) = unfinished.settle_unfinished(node, &look.snapshot.boot_id) {
+        if let Some(outcome) = unfinished.settle_unfinished(node, &check_run.snapshot.boot_id) {
             tracing::warn!("{node}: a drain that was not finished: {outcome}");
         }
         no_longer_let_through(&unfinished, places, node, false);
         return None;
     }
-    drain_at(desk, config, places, look, jobs)
+    drain_at(desk, config, places, check_run, jobs)
 }
 
 fn drain_at(
     desk: DrainDesk,
     config: &Config,
     places: &Places,
-    look: &Look,
+    check_run: &CheckRun,
     jobs: &[u32],
 ) -> Option<DrainOutcome> {
-    if look.verdict.action != Action::Drain {
+    if check_run.verdict.action != Action::Drain {
         return None;
     }
-    let node = &look.snapshot.node;
-    let cause = look.verdict.cause()?;
-    let reason = Reason::new(cause, look.verdict.phase, jobs);
-    let desk = desk.of_look(look.snapshot.taken);
-    let outcome = desk.drain(node, &look.snapshot.boot_id, &reason);
+    let node = &check_run.snapshot.node;
+    let cause = check_run.verdict.cause()?;
+    let reason = Reason::new(cause, check_run.verdict.phase, jobs);
+    let desk = desk.of_check_run(check_run.snapshot.taken);
+    let outcome = desk.drain(node, &check_run.snapshot.boot_id, &reason);
     match &outcome {
         DrainOutcome::NotActing(why) => tracing::warn!("would drain {node}: {reason} ({why})"),
         // These log the reason themselves.
@@ -82,20 +88,20 @@ fn drain_at(
     if !config.source.speaks_for_the_node() {
         return Some(outcome);
     }
-    Past::change(places, |past| past.acted(cause, &outcome));
+    FindingHistory::change(places, |past| past.acted(cause, &outcome));
     // A fault that led to a drain must not be found again once an admin has resumed the node. In report mode the log
     // line is the whole action: without settling it here it would repeat at every check run until the reboot, and
     // drain for old faults on the day the site begins to enforce. After a pause, however, the node must still be
     // drained.
     let only_told = config.gate.mode == Mode::Report && matches!(outcome, DrainOutcome::NotActing(_));
     if outcome.carries_evidence() || only_told {
-        settle(places, &look.snapshot);
+        settle(places, &check_run.snapshot);
     }
     if outcome.carries_evidence() {
         // Once the node is repaired and back in service, counting of strikes starts from zero.
         History::change(places, |history| history.memory.strikes.clear());
     }
-    publish(config, places, look, &Held::Outcome(&outcome));
+    publish(config, places, check_run, &Held::Outcome(&outcome));
     Some(outcome)
 }
 
@@ -107,7 +113,7 @@ fn no_longer_let_through(desk: &DrainDesk, places: &Places, node: &str, ask: boo
         let fails = episode.open && !episode.shadow && episode.finding.severity == Severity::Fail;
         fails && note.tells_of(&episode.finding)
     };
-    if !Past::load(places).episodes.iter().any(still) {
+    if !FindingHistory::load(places).episodes.iter().any(still) {
         desk.take_back_let_through(node);
     }
 }
@@ -133,7 +139,7 @@ pub fn record(outcome: &DrainOutcome, by: Phase) -> Act {
 #[derive(Debug)]
 pub struct Periodic {
     /// The check run.
-    pub look: Look,
+    pub check_run: CheckRun,
     /// Outcome of a pending drain reason from an earlier run (slurmctld did not answer then), if there was one.
     pub settled: Option<DrainOutcome>,
     /// Outcome of the drain that the verdict requires; `None` if it requires none.
@@ -146,31 +152,31 @@ const PERIODIC: Duration = Duration::from_secs(45);
 
 /// Deadline of the check run itself, which must leave time for a drain. It cannot be much shorter: without
 /// persistence mode the driver is slow to start, and two unanswered probes in a row are a fault.
-const PERIODIC_LOOK: Duration = Duration::from_secs(25);
+const PERIODIC_CHECK: Duration = Duration::from_secs(25);
 
 /// One periodic check: sets a pending drain reason, runs the checks, and acts on the verdict.
 pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: Phase) -> Periodic {
     let until = Instant::now() + PERIODIC;
     let mut config = config.clone();
-    config.gate.deadline = config.gate.deadline.min(PERIODIC_LOOK);
+    config.gate.deadline = config.gate.deadline.min(PERIODIC_CHECK);
     let config = &config;
-    let look = look(config, places, node, &Purpose::whole_node(phase));
-    look.log(None);
+    let check_run = check_node(config, places, node, &Purpose::whole_node(phase));
+    check_run.log(None);
     let desk = desk(config, places, env).until(until);
-    let settled = desk.settle_pending(node, &look.snapshot.boot_id);
-    let drained = drain_at(desk.clone(), config, places, &look, &[]);
+    let settled = desk.settle_pending(node, &check_run.snapshot.boot_id);
+    let drained = drain_at(desk.clone(), config, places, &check_run, &[]);
     if drained.is_none() {
         if config.source.speaks_for_the_node() {
             no_longer_let_through(&desk, places, node, true);
         }
-        publish(config, places, &look, &Held::Ask(env, until));
+        publish(config, places, &check_run, &Held::Ask(env, until));
     }
     // Housekeeping can wait for the next check.
     if until.saturating_duration_since(Instant::now()) >= SWEEP {
         sweep_daily(config, places);
     }
     stale_runs(config, places, env, node, until);
-    Periodic { look, settled, drained }
+    Periodic { check_run, settled, drained }
 }
 
 /// Least time that must be left for housekeeping.

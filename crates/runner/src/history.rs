@@ -25,7 +25,7 @@ pub struct History {
     pub settled: Option<KernelMark>,
     /// When old reports were last removed, Unix seconds.
     pub swept: u64,
-    /// A finding may still persist ([`Past`](crate::Past)).
+    /// A finding may still persist ([`FindingHistory`](crate::FindingHistory)).
     pub open: bool,
     /// Since when this state is kept, Unix seconds; 0 without state.
     pub begun: u64,

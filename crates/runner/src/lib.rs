@@ -4,13 +4,15 @@
 //! prolog, epilog and the command line are thin because they share this crate.
 
 mod act;
+mod application;
+mod check_run;
 mod config;
+mod finding_history;
 mod history;
 mod hook;
 mod logging;
-mod look;
 mod metrics;
-mod past;
+mod notify;
 mod places;
 mod process;
 mod ranks;
@@ -18,19 +20,19 @@ mod readmit;
 mod sampler;
 mod sweep;
 pub mod switches;
-mod tell;
 #[cfg(test)]
 mod testing;
-mod told;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
+pub use application::application;
+pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
+pub use finding_history::{Count, Episode, FindingHistory, Given};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
-pub use look::{Look, Purpose, look, profile_of, settle};
 pub use metrics::forget_job;
-pub use past::{Count, Episode, Given, Past};
+pub use notify::{append_to_output, notify_owner};
 pub use places::Places;
 pub use process::{guarded, node_name, now, own_process};
 pub use ranks::communication;
@@ -39,12 +41,10 @@ pub use sampler::{
     SAMPLER_END, SAMPLER_FILES, SAMPLER_SOCKET, SAMPLER_TASKS, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE,
     SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET, end_sampler, start_sampler,
 };
-pub use tell::{append_to_output, tell_owner};
-pub use told::application;
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_stats::store::TASKS.to_vec();
-    tasks.extend([tell::TASK, told::TASK, ranks::TASK]);
+    tasks.extend([notify::TASK, application::TASK, ranks::TASK]);
     tasks
 }

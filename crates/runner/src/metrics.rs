@@ -10,7 +10,7 @@ use railgate_stats::metrics::{
     TextfileDir, job_file, node_page, rail_page,
 };
 
-use crate::{Config, History, Look, Past, Places, act, now};
+use crate::{CheckRun, Config, FindingHistory, History, Places, act, now};
 
 /// Age after which a job's file is stale, seconds; samplers write it every few minutes.
 const STALE: u64 = 600;
@@ -27,27 +27,27 @@ pub(crate) enum Held<'a> {
 }
 
 /// Writes the files if the site enabled them. A failure is logged and has no other effect.
-pub(crate) fn publish(config: &Config, places: &Places, look: &Look, held: &Held<'_>) {
+pub(crate) fn publish(config: &Config, places: &Places, check_run: &CheckRun, held: &Held<'_>) {
     let Some(path) = &config.metrics.dir else { return };
     let dir = match TextfileDir::open(path) {
         Ok(dir) => dir,
         Err(why) => return tracing::warn!("metrics: {}: {why}", path.display()),
     };
-    let past = Past::load(places);
+    let past = FindingHistory::load(places);
     let state = NodeState {
-        held: is_held(config, &past, look, held),
-        taken: look.snapshot.taken,
-        took_ms: look.took_ms,
+        held: is_held(config, &past, check_run, held),
+        taken: check_run.snapshot.taken,
+        took_ms: check_run.took_ms,
         acting: act::acting(config, places) == railgate_slurm::Acting::Allowed,
         pending: places.state.join("pending-reason.json").exists(),
         open: open_findings(&past),
         checks: counts(&past, &History::load(places)),
-        verdict: look.verdict.clone(),
-        snapshot: look.snapshot.clone(),
+        verdict: check_run.verdict.clone(),
+        snapshot: check_run.snapshot.clone(),
     };
     let mut written = vec![(NODE_FILE, node_page(&state))];
     if state.snapshot.fabric.data().is_some() {
-        let rails = Some(rail_map(&state.snapshot, Some(&look.profile)));
+        let rails = Some(rail_map(&state.snapshot, Some(&check_run.profile)));
         written.push((RAILS_FILE, rail_page(&RailState { snapshot: state.snapshot, rails })));
     }
     for (name, text) in written {
@@ -99,7 +99,7 @@ fn learn_private_data(config: &Config, places: &Places, env: &railgate_slurm::En
     }
 }
 
-fn is_held(config: &Config, past: &Past, look: &Look, held: &Held<'_>) -> Option<bool> {
+fn is_held(config: &Config, past: &FindingHistory, check_run: &CheckRun, held: &Held<'_>) -> Option<bool> {
     let (env, until) = match held {
         Held::Outcome(DrainOutcome::Drained { .. } | DrainOutcome::AlreadyOurs { .. }) => return Some(true),
         // Slurm may have carried it out meanwhile.
@@ -113,11 +113,11 @@ fn is_held(config: &Config, past: &Past, look: &Look, held: &Held<'_>) -> Option
     }
     // An admin may have resumed the node by hand.
     let until = until.min(Instant::now() + PATIENCE);
-    let node = Client::new(&config.slurm, env).until(until).node(&look.snapshot.node).ok()?;
+    let node = Client::new(&config.slurm, env).until(until).node(&check_run.snapshot.node).ok()?;
     Some(node.held() && node.reason.as_ref().is_some_and(|reason| is_ours(&reason.text)))
 }
 
-fn open_findings(past: &Past) -> Vec<OpenFinding> {
+fn open_findings(past: &FindingHistory) -> Vec<OpenFinding> {
     let open = past.episodes.iter().filter(|episode| episode.open);
     open.map(|episode| OpenFinding {
         check: episode.finding.check.clone(),
@@ -128,7 +128,7 @@ fn open_findings(past: &Past) -> Vec<OpenFinding> {
     .collect()
 }
 
-fn counts(past: &Past, history: &History) -> Vec<CheckCounts> {
+fn counts(past: &FindingHistory, history: &History) -> Vec<CheckCounts> {
     let mut checks: BTreeMap<String, CheckCounts> = past
         .counts
         .iter()
@@ -156,7 +156,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::testing::look;
+    use crate::testing::simulated_check_run;
 
     #[test]
     fn a_drained_node_is_exported_and_no_file_is_written_unless_configured() {
@@ -168,18 +168,18 @@ mod tests {
             share: place.path().join("share"),
         };
         let mut config = Config::default();
-        let look = look("h100-sxm:gpu-lost@3", &config.gate, 1);
+        let check_run = simulated_check_run("h100-sxm:gpu-lost@3", &config.gate, 1);
         let gate = config.gate.clone();
-        Past::change(&places, |past| past.note(&gate, &look, Some(7), true));
+        FindingHistory::change(&places, |past| past.note(&gate, &check_run, Some(7), true));
         let outcome = DrainOutcome::Drained { reason: "railgate: gpu-lost@3".to_owned() };
-        publish(&config, &places, &look, &Held::Outcome(&outcome));
+        publish(&config, &places, &check_run, &Held::Outcome(&outcome));
 
         let prom = place.path().join("prom");
         config.metrics.dir = Some(prom.clone());
-        publish(&config, &places, &look, &Held::Outcome(&outcome));
+        publish(&config, &places, &check_run, &Held::Outcome(&outcome));
         assert!(!prom.exists(), "the site makes it");
         fs::create_dir(&prom).unwrap();
-        publish(&config, &places, &look, &Held::Outcome(&outcome));
+        publish(&config, &places, &check_run, &Held::Outcome(&outcome));
         let text = fs::read_to_string(prom.join(NODE_FILE)).unwrap();
         for line in [
             "railgate_node_held 1",
@@ -195,7 +195,7 @@ mod tests {
         // Never drained, so slurmctld is not queried.
         let env = railgate_slurm::Env::new();
         let healthy = super::Held::Ask(&env, Instant::now() + PATIENCE);
-        publish(&config, &places, &look, &healthy);
+        publish(&config, &places, &check_run, &healthy);
         let text = fs::read_to_string(prom.join(NODE_FILE)).unwrap();
         assert!(text.contains("railgate_node_held 0\n"), "{text}");
     }

@@ -3,10 +3,10 @@
 
 use railgate_gate::{CHECKS, KnownLink};
 use railgate_model::{Fitness, PartName, Phase, Snapshot};
-use railgate_slurm::{Acting, DrainDesk, Env, NotGivenBack, Standing};
+use railgate_slurm::{Acting, DrainDesk, Env, NotResumed, Standing};
 
-use crate::look::{Look, Purpose, look};
-use crate::past::{Given, Past};
+use crate::check_run::{CheckRun, Purpose, check_node};
+use crate::finding_history::{FindingHistory, Given};
 use crate::switches::{self, Switch};
 use crate::{Config, History, Places, desk, now};
 
@@ -24,13 +24,13 @@ pub struct Readmit<'a> {
 #[derive(Debug)]
 pub enum Readmitted {
     /// The node is resumed: its former drain reason, and the check run that it passed.
-    Back(String, Box<Look>),
+    Back(String, Box<CheckRun>),
     /// The node was not drained.
     InService,
     /// The node was left as it is: the reason.
     Left(String),
     /// The node is still unfit, or could not be judged.
-    Unfit(Box<Look>),
+    Unfit(Box<CheckRun>),
 }
 
 /// Checks this node as before a job and as between jobs. Resumes it if it passes both and was drained by railgate.
@@ -43,7 +43,7 @@ pub fn readmit(
     env: &Env,
     node: &str,
     how: Readmit<'_>,
-) -> Result<Readmitted, NotGivenBack> {
+) -> Result<Readmitted, NotResumed> {
     if switches::state(places) == Switch::Disabled {
         return Ok(Readmitted::Left(format!("{}/disable exists", places.etc.display())));
     }
@@ -85,36 +85,36 @@ fn after_looks(
     node: &str,
     reason: &str,
     how: Readmit<'_>,
-) -> Result<Readmitted, NotGivenBack> {
+) -> Result<Readmitted, NotResumed> {
     // A transient fault has had its time: a link that is still slow keeps the node drained.
     let mut strict = config.clone();
     strict.gate.strikes = 1;
     let mut passed = None;
     for phase in [Phase::Periodic, Phase::Prolog] {
         let purpose = Purpose { everything: true, full: true, ..Purpose::whole_node(phase) };
-        let look = look(&strict, places, node, &purpose);
-        look.log(None);
-        if !matches!(look.verdict.fitness, Fitness::Fit | Fitness::Degraded) {
-            return Ok(Readmitted::Unfit(Box::new(look)));
+        let check_run = check_node(&strict, places, node, &purpose);
+        check_run.log(None);
+        if !matches!(check_run.verdict.fitness, Fitness::Fit | Fitness::Degraded) {
+            return Ok(Readmitted::Unfit(Box::new(check_run)));
         }
-        passed = Some(look);
+        passed = Some(check_run);
     }
-    let Some(look) = passed else { return Ok(Readmitted::Left("nothing was checked".to_owned())) };
+    let Some(check_run) = passed else { return Ok(Readmitted::Left("nothing was checked".to_owned())) };
     if !how.repaired
-        && let Some(why) = unproven(&Past::load(places), reason, &look.snapshot)
+        && let Some(why) = unproven(&FindingHistory::load(places), reason, &check_run.snapshot)
     {
         return Ok(Readmitted::Left(why));
     }
     let mut before = History::default();
     let remembered = History::try_change(places, |history| {
         before = history.clone();
-        history.settle(&look.snapshot);
+        history.settle(&check_run.snapshot);
         history.memory.strikes.clear();
     });
     if let Err(why) = remembered {
         return Ok(Readmitted::Left(unremembered(&why)));
     }
-    if let Err(why) = desk.give_back(node, reason) {
+    if let Err(why) = desk.resume(node, reason) {
         History::change(places, |history| {
             history.settled = before.settled;
             history.memory.strikes.splice(..0, before.memory.strikes);
@@ -128,8 +128,8 @@ fn after_looks(
         repaired: how.repaired,
     };
     tracing::warn!("{node}: resumed by {}: {reason}", how.by);
-    Past::change(places, |past| past.given_back(given));
-    Ok(Readmitted::Back(reason.to_owned(), Box::new(look)))
+    FindingHistory::change(places, |past| past.given_back(given));
+    Ok(Readmitted::Back(reason.to_owned(), Box::new(check_run)))
 }
 
 /// Times of link flaps, set aside while the node is checked after a repair.
@@ -162,7 +162,7 @@ impl Flaps {
 
 /// A fault that only the kernel log reported leaves nothing for a check to find. Until a reboot or a replacement of
 /// the part, the repair rests on the admin's word; returns why.
-fn unproven(past: &Past, reason: &str, snapshot: &Snapshot) -> Option<String> {
+fn unproven(past: &FindingHistory, reason: &str, snapshot: &Snapshot) -> Option<String> {
     let subject = reason.strip_prefix(railgate_slurm::LEADER)?.trim_start();
     let subject = subject.split(": ").next().unwrap_or_default();
     let (check, part) = subject.split_once('@').unwrap_or((subject, ""));
@@ -215,10 +215,10 @@ mod tests {
     #[test]
     fn a_fault_only_in_the_kernel_log_needs_a_reboot_a_new_part_or_repaired() {
         let gate = GateConfig::default();
-        let look = crate::testing::look("h100-sxm:gpu-xid-48@3", &gate, 1);
-        let mut snapshot = look.snapshot.clone();
-        let mut past = Past::default();
-        past.note(&gate, &look, None, true);
+        let check_run = crate::testing::simulated_check_run("h100-sxm:gpu-xid-48@3", &gate, 1);
+        let mut snapshot = check_run.snapshot.clone();
+        let mut past = FindingHistory::default();
+        past.note(&gate, &check_run, None, true);
         let reason = "railgate: gpu-xid@3: Xid 48; reset GPU [periodic]";
         assert!(unproven(&past, reason, &snapshot).unwrap().starts_with("gpu-xid@3: reported by the kernel"));
         assert_eq!(unproven(&past, "railgate: gpu-lost@3: off bus; reboot [periodic]", &snapshot), None);

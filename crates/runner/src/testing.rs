@@ -3,11 +3,11 @@
 use railgate_gate::{GateConfig, Memory, Seen, judge};
 use railgate_model::Phase;
 
-use crate::Look;
+use crate::CheckRun;
 
 /// A periodic check run of a simulated node (`h100-sxm:gpu-lost@3`) at the time `at`, Unix seconds, without earlier
 /// state.
-pub(crate) fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
+pub(crate) fn simulated_check_run(node: &str, gate: &GateConfig, at: u64) -> CheckRun {
     let (profile, faults) = railgate_simulate::parse(node, &[]).unwrap();
     let mut snapshot = railgate_simulate::simulated(&profile, &faults);
     snapshot.taken = at * 1000;
@@ -20,5 +20,5 @@ pub(crate) fn look(node: &str, gate: &GateConfig, at: u64) -> Look {
         memory: &Memory::default(),
     };
     let verdict = judge(gate, &seen);
-    Look { verdict, snapshot, profile, profile_problem: None, known_gpus: Vec::new(), took_ms: 1.0 }
+    CheckRun { verdict, snapshot, profile, profile_problem: None, known_gpus: Vec::new(), took_ms: 1.0 }
 }

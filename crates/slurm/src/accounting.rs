@@ -89,7 +89,7 @@ fn write(
     wanted: &[(usize, String)],
     noted: &mut [Noted],
 ) -> Result<(), SlurmError> {
-    let look = |noted: &mut [Noted]| -> Result<Vec<(usize, String)>, SlurmError> {
+    let read_back = |noted: &mut [Noted]| -> Result<Vec<(usize, String)>, SlurmError> {
         let names: Vec<&JobRef> = wanted.iter().map(|(index, _)| &lines[*index].name).collect();
         let after = client.accounted_comments(&names)?;
         let mut left = Vec::new();
@@ -119,7 +119,7 @@ fn write(
     if wanted.is_empty() {
         return Ok(());
     }
-    let left = if commands.is_empty() { wanted.to_vec() } else { look(noted)? };
+    let left = if commands.is_empty() { wanted.to_vec() } else { read_back(noted)? };
     if left.is_empty() {
         return Ok(());
     }
@@ -130,7 +130,7 @@ fn write(
             break;
         }
     }
-    look(noted)?;
+    read_back(noted)?;
     // If none was taken, the caller needs the reason.
     if noted.iter().all(|noted| *noted == Noted::NotTaken) { last } else { Ok(()) }
 }

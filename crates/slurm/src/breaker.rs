@@ -182,7 +182,7 @@ mod tests {
     fn two_hundred_simultaneous_failures_end_at_the_cap() {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         enum Step {
-            Look,
+            Count,
             Drain,
             Again,
         }
@@ -199,9 +199,9 @@ mod tests {
             // Milliseconds. slurmctld takes up to three seconds to carry out a drain under this load.
             let mut events: Vec<(u64, Step, usize)> = Vec::new();
             for node in 0..NODES {
-                let look = 5_000 + random(1_000);
-                let drain = look + random(3_000);
-                events.extend([(look, Step::Look, node), (drain, Step::Drain, node)]);
+                let count = 5_000 + random(1_000);
+                let drain = count + random(3_000);
+                events.extend([(count, Step::Count, node), (drain, Step::Drain, node)]);
                 events.push((drain + 1_100 + random(500), Step::Again, node));
             }
             events.sort_unstable();
@@ -212,7 +212,7 @@ mod tests {
             for (time, step, node) in events {
                 let allowed = allows(&config, &lines, &name(node)).is_ok();
                 match step {
-                    Step::Look if !allowed => {
+                    Step::Count if !allowed => {
                         given_up.insert(node);
                     }
                     Step::Drain if !given_up.contains(&node) => {
@@ -222,7 +222,7 @@ mod tests {
                     Step::Again if !given_up.contains(&node) && !allowed => {
                         lines[node] = line(&name(node), "main", None);
                     }
-                    Step::Look | Step::Drain | Step::Again => {}
+                    Step::Count | Step::Drain | Step::Again => {}
                 }
                 most = most.max(lines.iter().filter(|line| line.since.is_some()).count());
             }

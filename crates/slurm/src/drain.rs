@@ -44,7 +44,7 @@ const PENDING_FRESH: u64 = 15 * 60;
 
 /// Every check run ends within this time. A node that seems to have been resumed later than this after one has had
 /// its clock set back.
-const LOOK_MS: UnixMillis = 10 * 60 * 1000;
+const CHECK_RUN_MS: UnixMillis = 10 * 60 * 1000;
 
 /// Most difference between the clocks of node and controller, seconds.
 const CLOCK_SLACK: u64 = 5;
@@ -218,7 +218,7 @@ impl DrainDesk {
     /// The same desk for findings of a check run that began at this time. They do not drain a node that was resumed
     /// since: the fault may have been repaired.
     #[must_use]
-    pub fn of_look(self, began: UnixMillis) -> Self {
+    pub fn of_check_run(self, began: UnixMillis) -> Self {
         DrainDesk { looked: Some(began), ..self }
     }
 
@@ -230,7 +230,7 @@ impl DrainDesk {
 
     /// Records that the node was resumed. Called under the lock: a process that waits for it to drain must not undo
     /// the resume.
-    pub(crate) fn was_given_back(&self) {
+    pub(crate) fn note_resume(&self) {
         if let Err(why) = fs::write(&self.given_back, now_ms().to_string()) {
             warn!("{}: {why}", self.given_back.display());
         }
@@ -248,7 +248,7 @@ impl DrainDesk {
     fn looked_before_that(&self) -> bool {
         let given = || fs::read_to_string(&self.given_back).ok()?.parse::<UnixMillis>().ok();
         let since = self.looked.and_then(|looked| given()?.checked_sub(looked));
-        since.is_some_and(|since| since <= LOOK_MS)
+        since.is_some_and(|since| since <= CHECK_RUN_MS)
     }
 
     pub(crate) fn client(&self) -> &Client {

@@ -7,7 +7,7 @@ use crate::{Client, JobRef, JobState, SlurmError, StartWhen, hostlist};
 
 /// Parameters of a requeue.
 #[derive(Clone, Debug)]
-pub struct Comeback<'a> {
+pub struct RequeueOrder<'a> {
     /// Its name in Slurm's commands.
     pub name: &'a JobRef,
     /// State of the job before the requeue.
@@ -25,7 +25,7 @@ pub struct Comeback<'a> {
 ///
 /// # Errors
 /// [`SlurmError`] of the requeue.
-pub fn come_back(client: &Client, how: &Comeback<'_>) -> Result<(), SlurmError> {
+pub fn requeue(client: &Client, how: &RequeueOrder<'_>) -> Result<(), SlurmError> {
     client.requeue(how.name)?;
     exclude(client, how.name, how.job, how.exclude);
     if how.start == StartWhen::Now {
@@ -40,7 +40,7 @@ pub fn come_back(client: &Client, how: &Comeback<'_>) -> Result<(), SlurmError> 
 ///
 /// # Errors
 /// [`SlurmError`] of the requeue.
-pub fn come_back_held(client: &Client, name: &JobRef, text: &str) -> Result<(), SlurmError> {
+pub fn requeue_held(client: &Client, name: &JobRef, text: &str) -> Result<(), SlurmError> {
     client.requeue_hold(name)?;
     note(client, name, &format!("held: {text}"));
     Ok(())

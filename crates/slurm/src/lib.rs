@@ -36,10 +36,10 @@ pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
 pub use let_through::LetThrough;
 /// Options of users, parsed in one place for the plugin, the prolog and the controller.
 pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};
-pub use readmit::{NotGivenBack, Standing};
+pub use readmit::{NotResumed, Standing};
 pub use reason::{LEADER, MAX_REASON, Reason, is_ours};
 pub use requeue::{
-    Channel, Decision, Facts, NodeEvidence, Weight, after_node_fail, decide, fatal, may_come_back,
+    Channel, Decision, Facts, NodeEvidence, Weight, after_node_fail, decide, fatal, may_be_requeued,
     move_delay, script_appends, weigh,
 };
 pub use spool::{Lost, Spool};

@@ -22,7 +22,7 @@ pub enum Standing {
 
 /// Why a node was not resumed.
 #[derive(Debug, thiserror::Error)]
-pub enum NotGivenBack {
+pub enum NotResumed {
     /// Slurm gave no usable answer.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
@@ -66,17 +66,17 @@ impl DrainDesk {
     /// Resumes a node that is drained with exactly this reason.
     ///
     /// # Errors
-    /// [`NotGivenBack`]; nothing was changed.
-    pub fn give_back(&self, node: &str, reason: &str) -> Result<(), NotGivenBack> {
-        let _held = self.lock().map_err(NotGivenBack::Locked)?;
+    /// [`NotResumed`]; nothing was changed.
+    pub fn resume(&self, node: &str, reason: &str) -> Result<(), NotResumed> {
+        let _held = self.lock().map_err(NotResumed::Locked)?;
         match self.standing(node)? {
             Standing::Ours { reason: now, .. } if now == reason => {}
-            Standing::Ours { reason, .. } => return Err(NotGivenBack::Changed(reason)),
-            Standing::InService => return Err(NotGivenBack::Changed("in service".to_owned())),
-            Standing::Others(what) => return Err(NotGivenBack::Changed(what)),
+            Standing::Ours { reason, .. } => return Err(NotResumed::Changed(reason)),
+            Standing::InService => return Err(NotResumed::Changed("in service".to_owned())),
+            Standing::Others(what) => return Err(NotResumed::Changed(what)),
         }
         self.client().until(self.patience()).undrain_node(node)?;
-        self.was_given_back();
+        self.note_resume();
         self.drop_pending();
         Ok(())
     }

@@ -153,7 +153,7 @@ pub fn fatal<'a>(
 ///
 /// # Errors
 /// The explanation for [`Decision::Leave`].
-pub fn may_come_back(
+pub fn may_be_requeued(
     config: &RequeueConfig,
     exit: ExitCodes,
     attempt: u32,
@@ -204,7 +204,7 @@ pub fn may_come_back(
 
 /// Decides whether the job is requeued.
 pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
-    if let Err(why) = may_come_back(config, facts.exit, facts.attempt, facts.job, facts.consent) {
+    if let Err(why) = may_be_requeued(config, facts.exit, facts.attempt, facts.job, facts.consent) {
         return Decision::Leave { why };
     }
     let fatal = fatal(facts.evidence, facts.job, config);

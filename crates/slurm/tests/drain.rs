@@ -103,15 +103,15 @@ fn only_an_unchanged_drain_by_railgate_is_resumed() {
     ] {
         cluster.set("n1", state, words, now());
         assert_eq!(desk.standing("n1").unwrap(), is, "{state} {words}");
-        assert!(desk.give_back("n1", OURS).is_err(), "{state} {words}");
+        assert!(desk.resume("n1", OURS).is_err(), "{state} {words}");
     }
     assert!(!cluster.calls().contains("update"));
     cluster.set("n1", "DOWN+DRAIN+NOT_RESPONDING", OURS, now());
     assert!(matches!(desk.standing("n1").unwrap(), Standing::Others(why) if why.contains("slurmd")));
     cluster.set("n1", "IDLE+DRAIN", OURS, now());
-    let other = desk.give_back("n1", "railgate: gpu-ecc@1: 3 uncorrected; reset GPU [epilog]").unwrap_err();
+    let other = desk.resume("n1", "railgate: gpu-ecc@1: 3 uncorrected; reset GPU [epilog]").unwrap_err();
     assert!(other.to_string().contains(OURS), "{other}");
-    desk.give_back("n1", OURS).unwrap();
+    desk.resume("n1", OURS).unwrap();
     assert_eq!(cluster.get("n1"), ("IDLE".to_owned(), String::new()));
 }
 
@@ -121,14 +121,14 @@ fn a_check_run_before_the_resume_does_not_drain_the_node() {
     let cluster = Cluster::new(&["n1"]);
     let desk = cluster.desk("n1", 1, Acting::Allowed);
     cluster.set("n1", "IDLE+DRAIN", OURS, now());
-    desk.give_back("n1", OURS).unwrap();
-    let looked = |ago: u64| desk.clone().of_look(now() * 1000 - ago).drain("n1", "boot", &reason(&[7]));
+    desk.resume("n1", OURS).unwrap();
+    let looked = |ago: u64| desk.clone().of_check_run(now() * 1000 - ago).drain("n1", "boot", &reason(&[7]));
     assert!(matches!(looked(MINUTE_MS), DrainOutcome::NotActing(why) if why.contains("was resumed")));
     assert_eq!(cluster.get("n1"), ("IDLE".to_owned(), String::new()));
     // No check run takes that long: the clock was set back.
     assert!(matches!(looked(11 * MINUTE_MS), DrainOutcome::Drained { .. }));
     cluster.set("n1", "IDLE", "", now());
-    let later = desk.clone().of_look((now() + 60) * 1000).drain("n1", "boot", &reason(&[7]));
+    let later = desk.clone().of_check_run((now() + 60) * 1000).drain("n1", "boot", &reason(&[7]));
     assert!(matches!(later, DrainOutcome::Drained { .. }), "{later:?}");
 }
 

@@ -112,7 +112,7 @@ impl Waiting {
 
 /// The result of checking a job.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Next {
     /// Nothing is left to do.
     Done,
     /// Check again later.
@@ -123,33 +123,33 @@ pub(crate) enum Look {
 
 /// The job's line for the accounting database. `standing`: slurmctld's state of the job. `dirs`: directories with
 /// reports of it; empty if unknown.
-pub(crate) fn look(
+pub(crate) fn check(
     config: &Config,
     cluster: Option<&str>,
     waiting: &Waiting,
     standing: Option<&JobStanding>,
     dirs: Option<&[PathBuf]>,
     spent: &mut Duration,
-) -> Look {
+) -> Next {
     let note = &waiting.note;
     // A job that slurmctld has purged has ended.
     if let Some(standing) = standing {
         if went_back(note, standing) {
-            return Look::Done;
+            return Next::Done;
         }
         if standing.state.contains("COMPLETING") && waiting.in_time() {
-            return Look::Later;
+            return Next::Later;
         }
     }
     match &waiting.comment {
-        Comment::Line(line) => return Look::Line(line.clone()),
-        Comment::Settled => return Look::Done,
+        Comment::Line(line) => return Next::Line(line.clone()),
+        Comment::Settled => return Next::Done,
         Comment::Open => {}
     }
     let in_time = waiting.in_time();
-    let Some(dirs) = dirs else { return if in_time { Look::Later } else { Look::Done } };
+    let Some(dirs) = dirs else { return if in_time { Next::Later } else { Next::Done } };
     if *spent > SHARE {
-        return Look::Later;
+        return Next::Later;
     }
     let begun = Instant::now();
     let view = standing.map(|standing| view(note, standing));
@@ -158,11 +158,11 @@ pub(crate) fn look(
     let summed = summed(&config.report, &of, view);
     *spent += begun.elapsed();
     match summed {
-        Ok(summed) if !summed.whole && in_time => Look::Later,
-        Ok(summed) => summed.line.map_or(Look::Done, Look::Line),
+        Ok(summed) if !summed.whole && in_time => Next::Later,
+        Ok(summed) => summed.line.map_or(Next::Done, Next::Line),
         Err(why) => {
             tracing::warn!(job = %waiting.name(), "AdminComment: unknown: {why}");
-            if in_time { Look::Later } else { Look::Done }
+            if in_time { Next::Later } else { Next::Done }
         }
     }
 }
@@ -184,9 +184,9 @@ mod tests {
     fn only_a_job_in_a_final_state_is_summarized() {
         let mut config = Scene::new("0", "0").call().config;
         config.report.admin_comment = true;
-        let look = |state: &str, restarts, time| {
+        let next = |state: &str, restarts, time| {
             let standing = JobStanding { state: state.to_owned(), restarts, ..JobStanding::default() };
-            super::look(
+            super::check(
                 &config,
                 None,
                 &Waiting::new(&config, ended_at(7, time)),
@@ -196,11 +196,11 @@ mod tests {
             )
         };
         // The epilogs of its nodes run; it was requeued; it is pending.
-        assert_eq!(look("COMPLETING", 0, now()), Look::Later);
-        assert_eq!(look("COMPLETING", 1, now()), Look::Done);
-        assert_eq!(look("PENDING", 0, now()), Look::Done);
+        assert_eq!(next("COMPLETING", 0, now()), Next::Later);
+        assert_eq!(next("COMPLETING", 1, now()), Next::Done);
+        assert_eq!(next("PENDING", 0, now()), Next::Done);
         // No report: wait for one until the deadline, then write no line.
-        assert_eq!(look("COMPLETED", 0, now()), Look::Later);
-        assert_eq!(look("COMPLETED", 0, now() - PATIENCE_MS - 1), Look::Done);
+        assert_eq!(next("COMPLETED", 0, now()), Next::Later);
+        assert_eq!(next("COMPLETED", 0, now() - PATIENCE_MS - 1), Next::Done);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use railgate_slurm::effect::{Comeback, come_back, come_back_held};
+use railgate_slurm::effect::{RequeueOrder, requeue, requeue_held};
 use railgate_slurm::{
-    Consent, Decision, Event, Facts, JobState, NodeEvidence, Used, Weight, decide, fatal, may_come_back,
+    Consent, Decision, Event, Facts, JobState, NodeEvidence, Used, Weight, decide, fatal, may_be_requeued,
     weigh,
 };
 use railgate_stats::{DecisionKind, Discounted};
@@ -12,15 +12,15 @@ use railgate_stats::{DecisionKind, Discounted};
 use crate::call::Call;
 use crate::evidence::{Gathered, gather, states};
 use crate::kept_log::keeps_log;
-use crate::put_back;
 use crate::record::{Record, blamed, budget, decision, entry, not_counted};
+use crate::requeued;
 use crate::tally;
 use crate::wait::{for_nodes, turn};
 
 /// Longest time that Slurm needs to requeue a job whose prolog failed.
 const SLURMS_OWN: Duration = Duration::from_secs(1);
 
-pub(crate) fn look(call: &Call) {
+pub(crate) fn handle(call: &Call) {
     let turn = turn(call);
     let answer = call.client.job(&call.name);
     drop(turn);
@@ -30,7 +30,7 @@ pub(crate) fn look(call: &Call) {
     };
     let Some(leader) = job.first() else { return };
     if put_back_already(call, leader) {
-        return put_back::explain(call, leader);
+        return requeued::explain(call, leader);
     }
     if let Err(why) = allowed(call, leader, call.consent) {
         return if_not_refused(call, |refused| leave(call, format!("{refused}{why}"), Some(leader)));
@@ -38,7 +38,7 @@ pub(crate) fn look(call: &Call) {
     let waited = for_nodes(call, job);
     let Some(leader) = waited.job.first() else { return };
     if put_back_already(call, leader) {
-        return put_back::explain(call, leader);
+        return requeued::explain(call, leader);
     }
     let found = gather(call, &waited.job);
     for problem in &found.problems {
@@ -77,14 +77,14 @@ fn if_not_refused(call: &Call, otherwise: impl FnOnce(String)) {
         return otherwise(String::new());
     }
     let mut problems = Vec::new();
-    let refused = put_back::refused(call, &states(call, &mut problems));
+    let refused = requeued::refused(call, &states(call, &mut problems));
     if refused.is_empty() {
         return otherwise(String::new());
     }
     std::thread::sleep(SLURMS_OWN);
     match call.client.job(&call.name).ok().and_then(|job| job.into_iter().next()) {
-        Some(job) if put_back_already(call, &job) => put_back::explain(call, &job),
-        _ => otherwise(format!("refused before it started ({}); ", put_back::named(&refused))),
+        Some(job) if put_back_already(call, &job) => requeued::explain(call, &job),
+        _ => otherwise(format!("refused before it started ({}); ", requeued::named(&refused))),
     }
 }
 
@@ -157,14 +157,15 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
     let counted = Used { deaths: used.deaths + 1, ..used };
     match decided {
         Decision::Leave { why } => (DecisionKind::Left, why, used),
-        Decision::Hold { why } => match come_back_held(&call.client, &call.name, &why) {
+        Decision::Hold { why } => match requeue_held(&call.client, &call.name, &why) {
             Ok(()) => (DecisionKind::Held, why, counted),
             Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}"), counted),
         },
         Decision::Requeue { exclude, why } => {
             let note = format!("attempt {} died, {why}", call.job.restarts);
-            let how = Comeback { name: &call.name, job, exclude: &exclude, start: config.start, note: &note };
-            match come_back(&call.client, &how) {
+            let how =
+                RequeueOrder { name: &call.name, job, exclude: &exclude, start: config.start, note: &note };
+            match requeue(&call.client, &how) {
                 Ok(()) => (DecisionKind::Requeued, why, counted),
                 Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}"), counted),
             }
@@ -173,7 +174,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
 }
 
 fn allowed(call: &Call, job: &JobState, consent: Consent) -> Result<(), String> {
-    may_come_back(&call.config.requeue, call.exit, call.job.restarts, job, consent)
+    may_be_requeued(&call.config.requeue, call.exit, call.job.restarts, job, consent)
 }
 
 /// How long the attempt ran; `None` if unknown.
@@ -205,7 +206,7 @@ mod tests {
         let scene = died();
         // The epilogs of two nodes still run, then of one, then of none.
         scene.jobs(&[job(&[("NodeList", "n[1-2]")]), job(&[("NodeList", "n2")]), job(&[])]);
-        look(&scene.call());
+        handle(&scene.call());
         let changes = scene.changes();
         assert_eq!(changes[0], "requeue 7");
         assert!(
@@ -222,19 +223,19 @@ mod tests {
         let mut scene = died();
         scene.set("SLURM_ARRAY_JOB_ID", "7");
         scene.set("SLURM_ARRAY_TASK_ID", "3");
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.changes()[0], "requeue 7_3");
     }
 
     #[test]
     fn without_evidence_or_consent_a_job_is_not_requeued() {
         let scene = Scene::new("256", "0");
-        look(&scene.call());
+        handle(&scene.call());
         assert!(scene.changes().is_empty() && scene.ledger().is_empty());
         let mut scene = died();
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
         scene.set("SLURM_JOB_EXIT_CODE", "512");
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
         // A drain that names other jobs, or that is older than this run.
         for reason in [
@@ -244,12 +245,12 @@ mod tests {
         ] {
             let scene = died();
             scene.file("nodes", &node("n2", "IDLE+DRAIN", reason));
-            look(&scene.call());
+            handle(&scene.call());
             assert!(scene.changes().is_empty(), "{reason}");
         }
         let scene = died();
         scene.file("nodes", &node("n2", "IDLE+DRAIN", LOST).replace("T01:10:01", "T00:10:01"));
-        look(&scene.call());
+        handle(&scene.call());
         assert!(scene.changes().is_empty());
     }
 
@@ -262,13 +263,13 @@ mod tests {
             scene
         };
         let scene = on_one_node();
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.changes()[0], "requeue 7");
 
         let mut scene = on_one_node();
         scene.requeue.without_gpus = false;
         scene.set("SLURM_JOB_EXIT_CODE", "512");
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"], "no node is asked, and none waited for");
     }
 
@@ -277,7 +278,7 @@ mod tests {
         let mut scene = died();
         scene.set("SLURM_JOB_EXIT_CODE", "512");
         scene.jobs(&[job(&[("NodeList", "n[1-2]"), ("Reason", "OutOfMemory")])]);
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
     }
 
@@ -285,11 +286,11 @@ mod tests {
     fn a_job_whose_log_would_be_truncated_is_not_requeued() {
         let scene = died();
         scene.file("config", "JobFileAppend           = 0\n");
-        look(&scene.call());
+        handle(&scene.call());
         assert!(scene.changes().is_empty());
         assert_eq!(scene.ledger()[0].event, Event::Left);
         scene.file("script", "#!/bin/sh\n#SBATCH --open-mode=append\n");
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.changes()[0], "requeue 7");
     }
 
@@ -303,7 +304,7 @@ mod tests {
             for earlier in 0..attempt {
                 call.ledger.append(&entry(&call, Event::Death, earlier, None, Vec::new(), "")).unwrap();
             }
-            look(&call);
+            handle(&call);
             let expected = if attempt < 3 { "requeue 7" } else { "requeuehold 7" };
             assert_eq!(scene.changes()[0], expected, "{attempt}");
         }
@@ -313,7 +314,7 @@ mod tests {
     fn without_a_ledger_no_job_is_requeued() {
         let scene = died();
         std::fs::create_dir(scene.path("ledger.jsonl")).unwrap();
-        look(&scene.call());
+        handle(&scene.call());
         assert!(scene.changes().is_empty());
     }
 
@@ -321,7 +322,7 @@ mod tests {
     fn in_report_mode_nothing_is_changed() {
         let mut scene = died();
         scene.acting = Acting::Forbidden("report mode".to_owned());
-        look(&scene.call());
+        handle(&scene.call());
         assert!(scene.changes().is_empty());
         assert!(scene.ledger()[0].why.contains("would come back, but report mode"));
     }
@@ -334,7 +335,7 @@ mod tests {
         let waiters = scene.path("waiters");
         std::fs::create_dir(&waiters).unwrap();
         let taken = railgate_fsutil::FileLock::try_take(&waiters.join("0")).unwrap().unwrap();
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.calls().iter().filter(|call| call.contains("show job")).count(), 1);
         assert_eq!(scene.changes()[0], "requeue 7", "what is known already counts");
         drop(taken);
@@ -344,7 +345,7 @@ mod tests {
     fn without_an_answer_of_slurmctld_the_job_is_left_alone() {
         let scene = died();
         scene.file("dead", "");
-        look(&scene.call());
+        handle(&scene.call());
         assert_eq!(scene.calls().len(), 1);
         assert!(scene.ledger().is_empty());
     }

@@ -54,8 +54,8 @@ mod evidence;
 mod failed;
 mod kept_log;
 mod old_notes;
-mod put_back;
 mod record;
+mod requeued;
 mod slurm_end;
 mod sum_up;
 mod summed;
@@ -95,8 +95,8 @@ fn main() -> ExitCode {
         // Before waiting below, since the process that works the notes off also waits.
         sum_up::leave_note(&places, &env);
         match Call::enter(places, env) {
-            Ok(call) if call.exit.job == Some(0) => put_back::look(&call),
-            Ok(call) => failed::look(&call),
+            Ok(call) if call.exit.job == Some(0) => requeued::handle(&call),
+            Ok(call) => failed::handle(&call),
             Err(Nothing::Quiet) => {}
             Err(Nothing::Trouble(why)) => {
                 start_stderr(railgate_runner::LogLevel::Info);

@@ -32,7 +32,7 @@ use railgate_text::clip;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{now, own};
-use crate::ended_job::{Comment, LONGEST, Look, Note, ROUND, Waiting, look};
+use crate::ended_job::{Comment, LONGEST, Next, Note, ROUND, Waiting, check};
 use crate::old_notes::old_notes;
 use crate::slurm_end;
 
@@ -289,7 +289,7 @@ impl Desk {
         match standings {
             Ok(standings) => {
                 self.record(due, &standings);
-                let ready = self.look_at(due, &standings, spent);
+                let ready = self.lines_for(due, &standings, spent);
                 let begun = Instant::now();
                 for lines in ready.chunks(WRITTEN) {
                     if !self.write(lines) {
@@ -333,7 +333,7 @@ impl Desk {
     }
 
     /// The lines that can be written now.
-    fn look_at(
+    fn lines_for(
         &mut self,
         due: &[u32],
         standings: &BTreeMap<u32, JobStanding>,
@@ -353,11 +353,11 @@ impl Desk {
                 None => Some(&[][..]),
             };
             let spent = spent.entry(waiting.note.uid).or_default();
-            let look = look(&self.config, self.cluster.as_deref(), waiting, standings.get(id), dirs, spent);
-            match look {
-                Look::Done => waiting.comment = Comment::Settled,
-                Look::Later => {}
-                Look::Line(text) => {
+            let next = check(&self.config, self.cluster.as_deref(), waiting, standings.get(id), dirs, spent);
+            match next {
+                Next::Done => waiting.comment = Comment::Settled,
+                Next::Later => {}
+                Next::Line(text) => {
                     waiting.comment = Comment::Line(text.clone());
                     ready.push(AccountingLine { job: *id, name: waiting.name(), text });
                 }

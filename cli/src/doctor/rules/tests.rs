@@ -62,8 +62,8 @@ fn a_program_that_the_last_line_also_starts_is_not_reported() {
     .unwrap();
     let mut facts = right();
     facts.slurm_file = SlurmFile::read(at("slurm.conf").as_ref());
-    facts.prolog = Hook::look(&at("prolog.d/*"), "railgate-prolog");
-    facts.periodic = Hook::look(&at("periodic.sh"), "railgate");
+    facts.prolog = Hook::resolve(&at("prolog.d/*"), "railgate-prolog");
+    facts.periodic = Hook::resolve(&at("periodic.sh"), "railgate");
     let lost = |facts: &Facts| -> Vec<String> {
         let doubles = judge(facts).into_iter().filter(|finding| finding.rule == "slurm-conf-doubles");
         doubles.map(|finding| finding.what).collect()
@@ -76,6 +76,6 @@ fn a_program_that_the_last_line_also_starts_is_not_reported() {
 
     std::os::unix::fs::symlink(&site, at("prolog.d/50-site")).unwrap();
     let mut facts = Facts { roles: Roles { compute: true, controller: false }, ..facts };
-    facts.prolog = Hook::look(&at("prolog.d/*"), "railgate-prolog");
+    facts.prolog = Hook::resolve(&at("prolog.d/*"), "railgate-prolog");
     assert_eq!(lost(&facts), [""; 0]);
 }

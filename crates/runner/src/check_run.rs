@@ -13,11 +13,11 @@ use railgate_rundir::Root;
 use railgate_slurm::{Client, Env};
 
 use crate::history::History;
-use crate::{Config, Past, Places, SAMPLER_XIDS};
+use crate::{Config, FindingHistory, Places, SAMPLER_XIDS};
 
 /// One check run of this node: readings and verdict.
 #[derive(Debug)]
-pub struct Look {
+pub struct CheckRun {
     /// The readings.
     pub snapshot: Snapshot,
     /// The gate's verdict on them.
@@ -33,7 +33,7 @@ pub struct Look {
     pub took_ms: f64,
 }
 
-impl Look {
+impl CheckRun {
     /// Logs one line for the verdict, and one more for each internal fault of railgate.
     pub fn log(&self, job: Option<&Job>) {
         let Verdict { phase, fitness, findings, .. } = &self.verdict;
@@ -95,7 +95,7 @@ impl Purpose<'_> {
 }
 
 /// Reads and judges this node within `[gate] deadline`, and saves the state that the next check run needs.
-pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> Look {
+pub fn check_node(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>) -> CheckRun {
     let began = Instant::now();
     let history = History::load(places);
     let mut plan = plan(&config.gate, purpose.phase, purpose.job);
@@ -130,7 +130,7 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
         None => (profile, profile_problem),
     };
     judge_topology_file(&config.rails, Some(&profile), &mut snapshot);
-    snapshot.nvml_xids = told_by_nvml(places, purpose, &snapshot);
+    snapshot.nvml_xids = sampler_xids(places, purpose, &snapshot);
     let seen = Seen {
         phase: purpose.phase,
         now: &snapshot,
@@ -147,11 +147,11 @@ pub fn look(config: &Config, places: &Places, node: &str, purpose: &Purpose<'_>)
     let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
     let known_gpus = history.memory.inventory.clone();
-    let look = Look { snapshot, verdict, profile, profile_problem, known_gpus, took_ms };
+    let check_run = CheckRun { snapshot, verdict, profile, profile_problem, known_gpus, took_ms };
     if config.source.speaks_for_the_node() && !purpose.trial {
-        remember(config, places, purpose, &look, history.open, whole);
+        remember(config, places, purpose, &check_run, history.open, whole);
     }
-    look
+    check_run
 }
 
 /// Returns the CPU profile for a machine without GPUs: NVML does not answer, and either the site's profile has no
@@ -189,16 +189,16 @@ fn remember(
     config: &Config,
     places: &Places,
     purpose: &Purpose<'_>,
-    look: &Look,
+    check_run: &CheckRun,
     mut open: bool,
     whole: bool,
 ) {
     let told = |findings: &[Finding]| findings.iter().any(|finding| finding.severity > Severity::Note);
-    if open || told(&look.verdict.findings) || told(&look.verdict.shadow) {
+    if open || told(&check_run.verdict.findings) || told(&check_run.verdict.shadow) {
         let job = purpose.job.map(|job| job.id);
-        open = Past::change(places, |past| past.note(&config.gate, look, job, whole));
+        open = FindingHistory::change(places, |past| past.note(&config.gate, check_run, job, whole));
     }
-    let Look { snapshot, verdict, .. } = look;
+    let CheckRun { snapshot, verdict, .. } = check_run;
     History::change(places, |history| {
         history.begin(snapshot);
         history.open = open;
@@ -214,7 +214,7 @@ fn remember(
 }
 
 /// Xids that the job's sampler received from NVML, used where the kernel log could not be read.
-fn told_by_nvml(places: &Places, purpose: &Purpose<'_>, snapshot: &Snapshot) -> Option<Vec<XidEvent>> {
+fn sampler_xids(places: &Places, purpose: &Purpose<'_>, snapshot: &Snapshot) -> Option<Vec<XidEvent>> {
     let job = purpose.job.filter(|_| snapshot.kernel_log.missing().is_some())?.id;
     Root::new(&places.run).job(job).current(job).ok()?.read_json(SAMPLER_XIDS).ok()
 }

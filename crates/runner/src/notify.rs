@@ -40,7 +40,11 @@ struct Line {
 /// Notifies the owner of the hook's job: on the terminal where srun or salloc waits, in the output file of a batch
 /// job. `text` makes the line from Slurm's view of the job. A failure is logged and has no other effect. Returns the
 /// line if it was delivered.
-pub fn tell_owner(hook: &Hook, client: &Client, text: impl FnOnce(&OwnersView) -> String) -> Option<String> {
+pub fn notify_owner(
+    hook: &Hook,
+    client: &Client,
+    text: impl FnOnce(&OwnersView) -> String,
+) -> Option<String> {
     let client = client.until(Instant::now() + SLURM_DEADLINE);
     let view = client.owners_view(hook.job.id).unwrap_or_else(|why| {
         tracing::warn!(job = hook.job.id, "unknown how to notify its owner: {why}");

@@ -28,14 +28,14 @@ pub(crate) fn say(hook: &Hook, report: &NodeReport) {
     if !matches!(acting(&hook.config, &hook.places), Acting::Allowed) {
         return;
     }
-    let Some(text) = last_word(report, || nobody_before(hook, report)) else { return };
+    let Some(text) = failure_line(report, || nobody_before(hook, report)) else { return };
     let client = Client::new(&hook.config.slurm, &hook.env).until(Instant::now() + PATIENCE);
     append_to_output(hook, &client, &text);
 }
 
 /// `alone`: whether no earlier node in the job's list writes a line. Evidence that every node may have is reported
 /// once.
-fn last_word(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<String> {
+fn failure_line(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<String> {
     if report.exit?.status == 0 || report.refused() {
         return None;
     }
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn only_evidence_on_the_jobs_own_devices_is_reported() {
-        assert_eq!(last_word(&failed(), || true), None);
+        assert_eq!(failure_line(&failed(), || true), None);
         let mut hardware = failed();
         hardware.evidence = vec![lost(Some(true))];
-        let said = last_word(&hardware, || false).unwrap();
+        let said = failure_line(&hardware, || false).unwrap();
         assert_eq!(
             said,
             "railgate: hardware fault on n1, not your program: gpu-lost@3: 0000:9b:00.0 off bus, Xid 79 \
@@ -168,11 +168,11 @@ mod tests {
         );
         // It succeeded; the GPU was another job's, or its owner is unknown.
         hardware.exit = Some(Exit { status: 0, derived: None });
-        assert_eq!(last_word(&hardware, || true), None);
+        assert_eq!(failure_line(&hardware, || true), None);
         for own in [Some(false), None] {
             let mut others = failed();
             others.evidence = vec![lost(own)];
-            assert_eq!(last_word(&others, || true), None, "{own:?}");
+            assert_eq!(failure_line(&others, || true), None, "{own:?}");
         }
     }
 
@@ -182,14 +182,14 @@ mod tests {
         let rank = RankApplication { events: vec![event], ..RankApplication::default() };
         let mut report = failed();
         report.application = Some(Application { ranks: vec![rank], problems: vec![] });
-        let said = last_word(&report, || true).unwrap();
+        let said = failure_line(&report, || true).unwrap();
         assert!(
             said.starts_with("railgate: the program's own: the loss was NaN") && said.contains("step 40")
         );
         assert!(!said.contains("0.25"), "a loss value is the report's alone");
-        assert_eq!(last_word(&report, || false), None, "one node says it for all");
+        assert_eq!(failure_line(&report, || false), None, "one node says it for all");
         report.evidence = vec![lost(Some(true))];
-        assert!(last_word(&report, || true).unwrap().contains("hardware fault"));
+        assert!(failure_line(&report, || true).unwrap().contains("hardware fault"));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let mut report = failed();
         let xid = r#"{"code":31,"gpu":"0000:1b:00.0","pid":null,"time":5,"seq":0,"text":"Xid 31"}"#;
         report.kernel.xids = vec![serde_json::from_str(xid).unwrap()];
-        assert_eq!(last_word(&report, || true), None, "whose GPU that is nobody knows");
+        assert_eq!(failure_line(&report, || true), None, "whose GPU that is nobody knows");
         let (profile, faults) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
         let now = railgate_simulate::simulated_node(&profile, &faults, "n1");
         let gpus = railgate_model::Allocation::Gpus((0..8).map(railgate_model::GpuId::Index).collect());
@@ -239,10 +239,10 @@ mod tests {
         report.gpus = railgate_stats::gpu_uses(None, &now, &held);
         let own = report.gpus[2].pci.known().copied();
         report.kernel.xids[0].gpu = own;
-        let said = last_word(&report, || true).unwrap();
+        let said = failure_line(&report, || true).unwrap();
         assert!(said.starts_with("railgate: points at the program: Xid 31 on n1: "), "{said}");
-        assert_eq!(last_word(&report, || false), None);
+        assert_eq!(failure_line(&report, || false), None);
         report.kernel.xids[0].code = 79;
-        assert_eq!(last_word(&report, || true), None, "the gate speaks of that, or nobody");
+        assert_eq!(failure_line(&report, || true), None, "the gate speaks of that, or nobody");
     }
 }

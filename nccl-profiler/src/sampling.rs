@@ -192,15 +192,15 @@ pub(crate) fn after(store: &Store, comm: usize, op: Handed) {
             // Another thread switched this window off while closing its own; this communicator still has to end it.
             op.number.saturating_add(1)
         } else {
-            next_look(mode, op.number, store.at(head::DUTY).load(Relaxed))
+            next_decision(mode, op.number, store.at(head::DUTY).load(Relaxed))
         };
-        recent::looked(store, comm, op, decided);
+        recent::clock_was_read(store, comm, op, decided);
     }
 }
 
 /// Number of the operation after which the next decision is due. (A rank whose duty falls meanwhile times its next
 /// windows with the old one.)
-fn next_look(mode: Mode, number: u64, duty: u64) -> u64 {
+fn next_decision(mode: Mode, number: u64, duty: u64) -> u64 {
     if mode != Mode::Sample {
         return u64::MAX;
     }
@@ -385,16 +385,16 @@ mod tests {
     fn no_window_is_missed_between_two_decisions() {
         for duty in [1, 2, 32, 1024, SPARSEST] {
             for number in 0..3000 {
-                let look = next_look(Mode::Sample, number, duty);
-                assert!(look > number && look.is_multiple_of(WINDOW), "{number} {duty} {look}");
-                let missed = (number + 1..look).find(|n| n.is_multiple_of(WINDOW) && chosen(*n, duty));
-                assert_eq!(missed, None, "{number} {duty} {look}");
+                let at = next_decision(Mode::Sample, number, duty);
+                assert!(at > number && at.is_multiple_of(WINDOW), "{number} {duty} {at}");
+                let missed = (number + 1..at).find(|n| n.is_multiple_of(WINDOW) && chosen(*n, duty));
+                assert_eq!(missed, None, "{number} {duty} {at}");
             }
         }
         for mode in [Mode::Full, Mode::Count, Mode::Off] {
-            assert_eq!(next_look(mode, 8, 1), u64::MAX);
+            assert_eq!(next_decision(mode, 8, 1), u64::MAX);
         }
-        assert_eq!(next_look(Mode::Sample, u64::MAX, 1), u64::MAX);
+        assert_eq!(next_decision(Mode::Sample, u64::MAX, 1), u64::MAX);
     }
 
     #[test]

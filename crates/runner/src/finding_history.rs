@@ -15,7 +15,7 @@ use railgate_slurm::DrainOutcome;
 use serde::{Deserialize, Serialize};
 
 use crate::history::LOCK_WAIT;
-use crate::{Look, Places, now};
+use crate::{CheckRun, Places, now};
 
 const MOST_EPISODES: usize = 200;
 const MOST_JOBS: usize = 8;
@@ -75,7 +75,7 @@ pub struct Count {
 /// Finding history of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Past {
+pub struct FindingHistory {
     /// Version of the file format.
     pub schema: u32,
     /// Start of the counts, Unix seconds.
@@ -106,7 +106,7 @@ fn file(places: &Places) -> PathBuf {
     places.state.join("findings.json")
 }
 
-impl Past {
+impl FindingHistory {
     /// Loads the history; empty if the file is missing. An unreadable file is a fault of railgate: it is logged, and
     /// the history starts empty.
     pub fn load(places: &Places) -> Self {
@@ -114,12 +114,12 @@ impl Past {
         match read_small(&path) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|why| {
                 tracing::warn!("{}: {why}; counting from zero", path.display());
-                Past::default()
+                FindingHistory::default()
             }),
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Past::default(),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => FindingHistory::default(),
             Err(why) => {
                 tracing::warn!("{}: {why}; counting from zero", path.display());
-                Past::default()
+                FindingHistory::default()
             }
         }
     }
@@ -130,11 +130,11 @@ impl Past {
     }
 
     /// Changes the history under a lock. Returns whether an episode is still open.
-    pub(crate) fn change(places: &Places, change: impl FnOnce(&mut Past)) -> bool {
+    pub(crate) fn change(places: &Places, change: impl FnOnce(&mut FindingHistory)) -> bool {
         let path = file(places);
         let changed = std::fs::create_dir_all(&places.state).and_then(|()| {
             let _held = FileLock::take(&path.with_extension("lock"), LOCK_WAIT)?;
-            let mut past = Past::load(places);
+            let mut past = FindingHistory::load(places);
             if past.begun == 0 {
                 past.begun = now() / 1000;
             }
@@ -150,16 +150,16 @@ impl Past {
     }
 
     /// Adds a check run. `whole`: it judged the whole node, so every finding that it did not report has ended.
-    pub(crate) fn note(&mut self, gate: &GateConfig, look: &Look, job: Option<u32>, whole: bool) {
-        let time = look.snapshot.taken / 1000;
-        let phase = look.verdict.phase;
+    pub(crate) fn note(&mut self, gate: &GateConfig, check_run: &CheckRun, job: Option<u32>, whole: bool) {
+        let time = check_run.snapshot.taken / 1000;
+        let phase = check_run.verdict.phase;
         let open = |finding: &Finding| finding.severity > Severity::Note && finding.class != Class::Internal;
-        let found: Vec<(&Finding, bool)> = look
+        let found: Vec<(&Finding, bool)> = check_run
             .verdict
             .findings
             .iter()
             .map(|finding| (finding, false))
-            .chain(look.verdict.shadow.iter().map(|finding| (finding, true)))
+            .chain(check_run.verdict.shadow.iter().map(|finding| (finding, true)))
             .filter(|(finding, _)| open(finding))
             .collect();
         if whole {
@@ -179,8 +179,8 @@ impl Past {
             let known =
                 self.episodes.iter_mut().find(|episode| episode.open && same(finding, &episode.finding));
             let bare = Finding { evidence: Vec::new(), ..finding.clone() };
-            let identity = look.snapshot.identity(&finding.part);
-            let boot_id = look.snapshot.boot_id.clone();
+            let identity = check_run.snapshot.identity(&finding.part);
+            let boot_id = check_run.snapshot.boot_id.clone();
             let episode = match known {
                 Some(episode) => {
                     // The identity of a part that is gone cannot be read.
@@ -261,14 +261,14 @@ fn same(a: &Finding, b: &Finding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::look;
+    use crate::testing::simulated_check_run;
 
     #[test]
     fn a_persisting_finding_counts_once_and_again_when_it_returns() {
         let gate: GateConfig = toml::from_str("[checks.gpu-nvlink]\naction = \"shadow\"").unwrap();
-        let (mut past, sick, well) = (Past::default(), "h100-sxm:gpu-nvlink-down@3", "h100-sxm");
+        let (mut past, sick, well) = (FindingHistory::default(), "h100-sxm:gpu-nvlink-down@3", "h100-sxm");
         for (at, node) in [(100, sick), (200, sick), (300, well), (400, sick)] {
-            past.note(&gate, &look(node, &gate, at), Some(7), true);
+            past.note(&gate, &simulated_check_run(node, &gate, at), Some(7), true);
         }
         let nvlink: Vec<_> =
             past.episodes.iter().filter(|episode| episode.finding.check == "gpu-nvlink").collect();
@@ -282,26 +282,26 @@ mod tests {
     #[test]
     fn a_check_of_some_gpus_closes_no_episode() {
         let gate = GateConfig::default();
-        let mut past = Past::default();
-        past.note(&gate, &look("h100-sxm:gpu-lost@3", &gate, 100), None, true);
-        past.note(&gate, &look("h100-sxm", &gate, 200), None, false);
+        let mut past = FindingHistory::default();
+        past.note(&gate, &simulated_check_run("h100-sxm:gpu-lost@3", &gate, 100), None, true);
+        past.note(&gate, &simulated_check_run("h100-sxm", &gate, 200), None, false);
         assert!(past.open());
-        let cause = look("h100-sxm:gpu-lost@3", &gate, 300).verdict.cause().cloned().unwrap();
+        let cause = simulated_check_run("h100-sxm:gpu-lost@3", &gate, 300).verdict.cause().cloned().unwrap();
         let drained = DrainOutcome::Drained { reason: "railgate: x".to_owned() };
         past.acted(&cause, &drained);
         past.acted(&cause, &drained);
         assert_eq!(past.counts["gpu-lost"].drained, 1);
-        past.note(&gate, &look("h100-sxm", &gate, 400), None, true);
+        past.note(&gate, &simulated_check_run("h100-sxm", &gate, 400), None, true);
         assert!(!past.open());
     }
 
     #[test]
     fn the_number_of_episodes_is_bounded() {
         let gate = GateConfig::default();
-        let mut past = Past::default();
+        let mut past = FindingHistory::default();
         for round in 0..300 {
-            past.note(&gate, &look("h100-sxm:gpu-lost@3", &gate, 2 * round), None, true);
-            past.note(&gate, &look("h100-sxm", &gate, 2 * round + 1), None, true);
+            past.note(&gate, &simulated_check_run("h100-sxm:gpu-lost@3", &gate, 2 * round), None, true);
+            past.note(&gate, &simulated_check_run("h100-sxm", &gate, 2 * round + 1), None, true);
         }
         assert_eq!(past.episodes.len(), MOST_EPISODES);
         assert_eq!(past.counts["gpu-lost"].seen, 300);
