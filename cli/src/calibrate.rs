@@ -223,7 +223,7 @@ fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<
         let start = first.checked_sub(Duration::try_from_secs_f64(*length).unwrap_or_default());
         let work = start.map_or(0.0, |start| at(done, *end) - at(done, start));
         if work <= 0.0 {
-            return Err("the load stood still for five seconds".to_owned());
+            return Err("the load reported no work for five seconds".to_owned());
         }
         let all: f64 = chunk.iter().map(|(_, length, (all, _))| pipe(*all, *length)).sum();
         let slowed: f64 = chunk.iter().map(|(_, length, (_, slowed))| pipe(*slowed, *length)).sum();
@@ -238,7 +238,7 @@ fn judged(windows: &[Window], model: &Model, done: &[(Instant, f64)]) -> Result<
     let mean = ratio(all, slowed, truth);
     if !(0.2..=5.0).contains(&mean) {
         return Err(format!(
-            "activity × clock is {mean:.2} times the work: the load counts wrongly, or uses another GPU"
+            "activity × clock is {mean:.2} times the work: the load's FLOP count is wrong, or it uses another GPU"
         ));
     }
     let off = ratios.iter().map(|ratio| (ratio / mean - 1.0).abs()).fold(0.0, f64::max);

@@ -143,7 +143,7 @@ fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
         return Ok(exit::OK);
     }
     let config = site.config()?;
-    anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: --drain wants root");
+    anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: --drain needs root");
     railgate_runner::start_logging(&config.log);
     let env = std::env::vars_os().collect();
     let done = periodic(&config, &site.places, &env, &site.node, args.phase.into());

@@ -179,17 +179,17 @@ fn text(story: &Story) -> Lines {
             text.blank();
             put!(
                 text,
-                "Jobs it took down: not known here. The ledger is on the controller: there, as root, railgate explain {}",
+                "Jobs that failed on it: not known here. The ledger is on the controller: there, as root, railgate explain {}",
                 story.node
             );
         }
         Some(jobs) if jobs.is_empty() => {
             text.blank();
-            put!(text, "Jobs it took down: none in the ledger");
+            put!(text, "Jobs that failed on it: none in the ledger");
         }
         Some(jobs) => {
             text.blank();
-            put!(text, "Jobs it took down or sent away");
+            put!(text, "Jobs that failed on it or were refused");
             let rows = jobs.iter().map(|entry| {
                 let of_this = entry.blamed.iter().filter(|blamed| blamed.node == story.node);
                 let subjects: Vec<&str> = of_this.map(|blamed| blamed.subject.as_str()).collect();

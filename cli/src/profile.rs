@@ -60,7 +60,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let like = name.map(|name| railgate_profiles::matching(name, &dirs)).transpose()?.flatten();
     let recorded = record(&snapshot, id, like.as_ref());
     if let Some(wrong) = no_good(&config.gate, &snapshot, &recorded) {
-        say!("not written: this is no good node")?;
+        say!("not written: the node is not healthy")?;
         output::text(&wrong)?;
         return Ok(exit::UNFIT);
     }
@@ -75,7 +75,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
                 put!(said, "not recorded: {key}: {why}");
             }
             for note in &recorded.notes {
-                put!(said, "look at: {note}");
+                put!(said, "check: {note}");
             }
             output::text(&said)?;
         }

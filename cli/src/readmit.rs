@@ -32,7 +32,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         site.node
     );
     let config = site.config()?;
-    anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: readmit wants root");
+    anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: readmit needs root");
     railgate_runner::own_process();
     railgate_runner::start_logging(&config.log);
     let env: Env = std::env::vars_os().collect();

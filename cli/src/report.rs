@@ -127,7 +127,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             || args.full
             || args.live
             || args.samples.is_some();
-        anyhow::ensure!(!one_only, "{list} names several jobs: only --out and --dir go with them");
+        anyhow::ensure!(!one_only, "{list} names several jobs: only --out and --dir can be used with them");
     }
     let from = Sources {
         client: &client,

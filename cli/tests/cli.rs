@@ -602,13 +602,13 @@ fn a_profile_recorded_from_a_fit_node_can_be_used() {
     let cli = Cli::new("");
     let said =
         cli.said(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm", "--out", "mine.toml"]);
-    assert!(said.starts_with("mine.toml\nlook at: fabric.exclude: "), "{said}");
+    assert!(said.starts_with("mine.toml\ncheck: fabric.exclude: "), "{said}");
     let text = std::fs::read_to_string(cli.dir.path().join("mine.toml")).unwrap();
     assert!(text.contains("id = \"mine\"") && text.contains("nvlinks_up = 18"), "{text}");
     let bad = cli.run(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm:gpu-lost@3"]);
     assert_eq!(bad.status.code(), Some(1));
     assert!(
-        out(&bad).starts_with("not written: this is no good node\nfail     gpu-lost@3: "),
+        out(&bad).starts_with("not written: the node is not healthy\nfail     gpu-lost@3: "),
         "{}",
         out(&bad)
     );

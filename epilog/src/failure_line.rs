@@ -49,10 +49,10 @@ fn failure_line(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<Str
     }
     let text = match (first_nan(report), programs_xid(report)) {
         (Some(nan), _) => {
-            format!("railgate: the program's own: the loss was NaN or infinite in step {nan} ({more})")
+            format!("railgate: program error: the loss was NaN or infinite in step {nan} ({more})")
         }
         (None, Some((code, what))) => {
-            format!("railgate: points at the program: Xid {code} on {node}: {what} ({more})")
+            format!("railgate: likely a program error: Xid {code} on {node}: {what} ({more})")
         }
         (None, None) => return None,
     };
@@ -183,9 +183,7 @@ mod tests {
         let mut report = failed();
         report.application = Some(Application { ranks: vec![rank], problems: vec![] });
         let said = failure_line(&report, || true).unwrap();
-        assert!(
-            said.starts_with("railgate: the program's own: the loss was NaN") && said.contains("step 40")
-        );
+        assert!(said.starts_with("railgate: program error: the loss was NaN") && said.contains("step 40"));
         assert!(!said.contains("0.25"), "a loss value is the report's alone");
         assert_eq!(failure_line(&report, || false), None, "one node says it for all");
         report.evidence = vec![lost(Some(true))];
@@ -240,7 +238,7 @@ mod tests {
         let own = report.gpus[2].pci.known().copied();
         report.kernel.xids[0].gpu = own;
         let said = failure_line(&report, || true).unwrap();
-        assert!(said.starts_with("railgate: points at the program: Xid 31 on n1: "), "{said}");
+        assert!(said.starts_with("railgate: likely a program error: Xid 31 on n1: "), "{said}");
         assert_eq!(failure_line(&report, || false), None);
         report.kernel.xids[0].code = 79;
         assert_eq!(failure_line(&report, || true), None, "the gate speaks of that, or nobody");

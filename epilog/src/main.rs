@@ -56,7 +56,7 @@ fn run(hook: &Hook) {
         Some(report) => report,
         None => {
             let mut report = NodeReport::new(&hook.cluster, &hook.node, job.clone(), job.restarts, end);
-            report.faults.push("no prolog of railgate ran here for this attempt, so nothing was checked before it and nothing can be compared".to_owned());
+            report.faults.push("railgate's prolog did not run here for this attempt: the node was not checked before it, and there is no baseline to compare with".to_owned());
             report
         }
     };

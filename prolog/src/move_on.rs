@@ -21,7 +21,10 @@ pub(crate) fn ask(hook: &Hook, client: &Client) -> bool {
     match done {
         Ok(()) => cancelled,
         Err(why) => {
-            tracing::warn!(job = id, "Slurm alone moves the job: {why}");
+            tracing::warn!(
+                job = id,
+                "the job could not be requeued here, Slurm does it after the failed prolog: {why}"
+            );
             false
         }
     }

@@ -60,7 +60,7 @@ pub(crate) fn must_not_start(
             };
             let follows = match &held {
                 Ok(Some(name)) => format!("job {name} is held until an admin has repaired the nodes"),
-                _ => format!("job {} runs on it all the same", hook.job.id),
+                _ => format!("job {} runs on it nevertheless", hook.job.id),
             };
             if let Err(why) = held {
                 tracing::warn!(job = hook.job.id, "cannot be held: {why}; the job runs");
@@ -98,10 +98,10 @@ fn what_now(view: &OwnersView, node: &str, job: u32) -> String {
         if bound { format!("without asking for {node} (--nodelist)") } else { "for other nodes".to_owned() };
     match (view.batch, view.requeue) {
         (Some(false), _) => {
-            format!("The node is drained and Slurm takes the job back: run it again {again}.")
+            format!("The node is drained and Slurm revokes the job: run it again {again}.")
         }
         (Some(true), Some(false)) => format!(
-            "The node is drained and Slurm cancels the job, which must not be requeued: submit it again {again}."
+            "The node is drained and Slurm cancels the job, which may not be requeued: submit it again {again}."
         ),
         (Some(true), Some(true)) if bound => format!(
             "The node is drained and Slurm puts the job back into the queue, where it waits for {node}, as it asks for it \

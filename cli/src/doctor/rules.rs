@@ -116,10 +116,10 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "slurm-answers",
         on: On::Everywhere,
-        why: "slurm.conf is judged as slurmctld has it",
+        why: "slurm.conf is checked as slurmctld has read it",
         check: slurm_answers,
     },
-    Rule { id: "slurm-release", on: On::Everywhere, why: "nothing older was tried", check: slurm_release },
+    Rule { id: "slurm-release", on: On::Everywhere, why: "older ones are untested", check: slurm_release },
     Rule {
         id: "configuration",
         on: On::Everywhere,
@@ -154,7 +154,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "job-requeue",
         on: On::Everywhere,
-        why: "batch jobs without --requeue are cancelled where they could move",
+        why: "batch jobs without --requeue are cancelled instead of moved",
         check: job_requeue,
     },
     Rule {
@@ -196,19 +196,19 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "controller-hook",
         on: On::Everywhere,
-        why: "no job that a node took down is brought back",
+        why: "no job that failed because of a node is requeued",
         check: controller_hook,
     },
     Rule {
         id: "ledger",
         on: On::Controller,
-        why: "restarts are counted there; without it none happens",
+        why: "restarts are counted there; without it no job is restarted",
         check: ledger,
     },
     Rule {
         id: "job-ends",
         on: On::Controller,
-        why: "these jobs have no line of ours in the accounting database",
+        why: "these jobs have no railgate line in the accounting database",
         check: job_ends,
     },
     Rule {
@@ -639,7 +639,7 @@ fn profile(facts: &Facts, found: &mut Found) {
 
 fn metrics_dir(facts: &Facts, found: &mut Found) {
     if let Some(Err(why)) = &facts.metrics_dir {
-        found.wrong(why.clone(), "make it, or name the textfile collector's directory in [metrics] dir");
+        found.wrong(why.clone(), "create it, or set [metrics] dir to the textfile collector's directory");
     }
 }
 
@@ -678,13 +678,13 @@ fn report_dir(facts: &Facts, found: &mut Found) {
     }
     match &facts.report_cluster {
         Some(cluster) if cluster.mode & OPEN != 0 => found.wrong(
-            "in the cluster's directory in [report] dir every user can make the directories of jobs to come, and \
-             what those jobs' nodes report then stays on the nodes",
+            "every user can create directories of future jobs in the cluster's directory in [report] dir, and \
+             the reports of those jobs then stay on the nodes",
             GIVE,
         ),
         Some(cluster) if cluster.uid != 0 && facts.slurm_uid.is_some_and(|uid| uid != cluster.uid) => {
             found.wrong(
-                format!("uid {} owns the cluster's directory in [report] dir and could replace anybody's reports", cluster.uid),
+                format!("uid {} owns the cluster's directory in [report] dir and could replace the reports of all users", cluster.uid),
                 GIVE,
             );
         }

@@ -198,7 +198,7 @@ pub(crate) static MISTAKES: &[Mistake] = &[
         facts.report_dir = Some(Ok(Dir { uid: 1000, mode: 0o755 }));
     }),
     ("report-dir", "mode 0775", |facts| facts.report_dir = Some(Ok(Dir { uid: 64030, mode: 0o775 }))),
-    ("report-dir", "directories of jobs to come", |facts| {
+    ("report-dir", "directories of future jobs", |facts| {
         facts.report_cluster = Some(Dir { uid: 65_534, mode: 0o1777 });
     }),
     ("report-dir", "uid 1000 owns the cluster's directory", |facts| {

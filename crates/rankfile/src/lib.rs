@@ -273,17 +273,17 @@ impl Limit {
             Limit::None => "",
             Limit::Release => "this release of NCCL is known to crash under a profiler",
             Limit::SlowRelease => "this release of NCCL is slow when kernels are timed",
-            Limit::UnknownRelease => "NCCL's release could not be found out",
+            Limit::UnknownRelease => "the release of NCCL is unknown",
             Limit::Shm => "/dev/shm has too little room for timing kernels",
             Limit::OwnMessages => {
                 "a rank sent messages to itself, as an all-to-all does (with RAILGATE_NCCL_MODE=full other communicators are timed)"
             }
             Limit::Captures => "operations were captured into CUDA graphs",
             Limit::HiddenCaptures => {
-                "this release of NCCL does not tell what is captured into CUDA graphs (RAILGATE_NCCL_MODE=full times all the same)"
+                "this release of NCCL does not report what is captured into CUDA graphs (RAILGATE_NCCL_MODE=full still times)"
             }
             Limit::Threads => {
-                "several threads launched at once, messages among it (RAILGATE_NCCL_MODE=full times all the same)"
+                "several threads launched at once, including messages (RAILGATE_NCCL_MODE=full still times)"
             }
         }
     }

@@ -53,7 +53,7 @@ impl Hook {
         // The SPANK plugin validates the name at submission, but not on a login node without this file or for a job
         // submitted by other means.
         if let Some(Err(why)) = granted.profile.as_deref().map(|name| config.rails.check_profile(name)) {
-            granted.refused.push(format!("{why}: the job runs without"));
+            granted.refused.push(format!("{why}: the job runs without it"));
             granted.profile = None;
         }
         for refused in &granted.refused {

@@ -74,11 +74,11 @@ pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
     match client.owners_view(job).map(|view| view.output) {
         Ok(Some(path)) => {
             if let Err(why) = append_as_owner(hook, &path, &printable(text), false) {
-                tracing::info!(job, "{path:?}: its last line is not there: {why}");
+                tracing::info!(job, "{path:?}: last line not written: {why}");
             }
         }
         Ok(None) => {}
-        Err(why) => tracing::info!(job, "the last line of its output: {why}"),
+        Err(why) => tracing::info!(job, "last line of the output not written: {why}"),
     }
 }
 

@@ -22,7 +22,7 @@ pub fn guarded(name: &str, run: impl FnOnce() -> ExitCode) -> ExitCode {
     }));
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         let said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        tracing::error!("railgate's {name} is broken, the job continues without it: {said}");
+        tracing::error!("railgate's {name} failed, the job continues without it: {said}");
         ExitCode::SUCCESS
     })
 }

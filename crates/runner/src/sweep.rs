@@ -37,12 +37,15 @@ pub(crate) fn stale_runs(
         match gone {
             Ok(true) => match runs.job(job).remove() {
                 Ok(()) => {
-                    tracing::warn!(job, "no epilog came and the job is gone: its run directory is removed")
+                    tracing::warn!(
+                        job,
+                        "the job is gone and its epilog did not run: its run directory is removed"
+                    )
                 }
                 Err(why) => tracing::warn!(job, "its run directory is left behind: {why}"),
             },
             Ok(false) => {}
-            Err(why) => tracing::debug!(job, "unknown whether it is gone: {why}"),
+            Err(why) => tracing::debug!(job, "unknown whether the job is gone: {why}"),
         }
     }
 }

@@ -406,7 +406,8 @@ impl DrainDesk {
             Err(why) => return (DrainOutcome::Pending(why), true),
         }
         if until.saturating_duration_since(Instant::now()) < self.stamp + COUNT_TIME {
-            let why = "slurmctld answers late: no time left to count drained nodes after a drain";
+            let why =
+                "slurmctld is slow: not drained, as no time is left to count the drained nodes afterwards";
             return (DrainOutcome::Pending(why.to_owned()), true);
         }
         mark.pending.stage = Stage::Sent;
@@ -487,20 +488,20 @@ impl DrainDesk {
                 state.comment
             }
             Err(why) => {
-                warn!("over the cap, and the drain cannot be taken back: {why}");
+                warn!("over the cap, but the drain cannot be reverted: {why}");
                 return drained(text, false);
             }
         };
         match client.undrain_node(node) {
             Ok(()) => {
-                warn!("{node}: drained a moment ago and taken back, other nodes were first");
+                warn!("{node}: drain reverted: the cap was reached by earlier drains");
                 if let Some(reason) = Reason::parse(&text) {
                     self.note_let_through(client, node, &reason, &comment, now());
                 }
                 (open.into(), true)
             }
             Err(why) => {
-                warn!("over the cap, and the drain cannot be taken back: {why}");
+                warn!("over the cap, but the drain cannot be reverted: {why}");
                 drained(text, false)
             }
         }

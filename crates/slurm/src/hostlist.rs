@@ -34,6 +34,16 @@ pub enum BadHostlist {
 ///
 /// # Errors
 /// [`BadHostlist`] for a text that violates the grammar, has characters that no host name has, or has too many names.
+///
+/// # Example
+/// ```
+/// use railgate_slurm::hostlist::{compress, expand};
+///
+/// let names = expand("gpu[009-011],login")?;
+/// assert_eq!(names, ["gpu009", "gpu010", "gpu011", "login"]);
+/// assert_eq!(compress(&names), "gpu[009-011],login");
+/// # Ok::<(), railgate_slurm::hostlist::BadHostlist>(())
+/// ```
 pub fn expand(list: &str) -> Result<Vec<String>, BadHostlist> {
     if list.len() > MAX_TEXT {
         return Err(BadHostlist::TooLarge);

@@ -27,7 +27,7 @@ pub enum NotResumed {
     #[error(transparent)]
     Slurm(#[from] SlurmError),
     /// The state has changed since the node was checked.
-    #[error("it changed hands meanwhile: {0}")]
+    #[error("the node's state changed meanwhile: {0}")]
     Changed(String),
     /// Another railgate process holds the lock.
     #[error("{0}")]

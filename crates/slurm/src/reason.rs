@@ -69,6 +69,14 @@ impl Reason {
 
     /// Parses a reason. `None` if railgate did not write it or its form was changed; by its leader such a drain is
     /// still railgate's ([`is_ours`]).
+    ///
+    /// # Example
+    /// ```
+    /// use railgate_slurm::Reason;
+    ///
+    /// let reason = Reason::parse("railgate: gpu-lost@3: off bus, Xid 79; reboot [epilog job=48213]");
+    /// assert_eq!(reason.map(|reason| (reason.subject, reason.jobs)), Some(("gpu-lost@3".to_owned(), vec![48213])));
+    /// ```
     pub fn parse(text: &str) -> Option<Reason> {
         let rest = text.strip_prefix(LEADER)?.trim_start();
         let (body, tail) = rest.strip_suffix(']')?.rsplit_once(" [")?;

@@ -188,7 +188,7 @@ pub fn may_be_requeued(
         return Err("it reached its time limit".to_owned());
     }
     if !job.batch {
-        return Err("only batch jobs can come back".to_owned());
+        return Err("only batch jobs can be requeued".to_owned());
     }
     if !job.requeue {
         return Err("it was submitted with --no-requeue".to_owned());
@@ -225,7 +225,7 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
         return Decision::Leave { why: format!("{blamed}; this site restarts no jobs") };
     }
     if let Acting::Forbidden(why) = facts.acting {
-        return Decision::Leave { why: format!("{blamed}; would come back, but {why}") };
+        return Decision::Leave { why: format!("{blamed}; would be requeued, but {why}") };
     }
     if !facts.keeps_log && !config.allow_truncated_log {
         let why = format!("{blamed}; a restart would truncate its log (submit with --open-mode=append)");

@@ -25,13 +25,13 @@ impl FromStr for TypedJob {
     fn from_str(text: &str) -> Result<Self, String> {
         let job = match text.split_once('.') {
             Some((job, step)) if is_step(step) => job,
-            Some((_, step)) => return Err(format!("'{step}' is no step: want a number or batch")),
+            Some((_, step)) => return Err(format!("'{step}' is not a step: expected a number or batch")),
             None => text,
         };
         let number = |digits: &str| {
             let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
             let number = plain.then(|| digits.parse().ok()).flatten();
-            number.ok_or_else(|| "want a job: 1042, 1042_2, 1042_[1-4], 1042+1 or 1042.0".to_owned())
+            number.ok_or_else(|| "expected a job id: 1042, 1042_2, 1042_[1-4], 1042+1 or 1042.0".to_owned())
         };
         if let Some((array, task)) = job.split_once('_') {
             let list = task.strip_prefix('[').and_then(|list| list.strip_suffix(']'));
@@ -106,7 +106,7 @@ impl FromStr for Tasks {
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = |range: &str| {
             let range = crate::env::clean(range);
-            format!("'{range}' is no task and no range of tasks: want 1-4,8 or 10-20:2")
+            format!("'{range}' is neither a task nor a range of tasks: expected 1-4,8 or 10-20:2")
         };
         let list = text.split_once('%').map_or(text, |(list, _)| list);
         let range = |range: &str| {

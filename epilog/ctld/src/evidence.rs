@@ -173,7 +173,7 @@ fn words(call: &Call, ids: &[u32]) -> Result<Words, String> {
     let turn =
         turn_of(&dir, READERS, TURN, call.job.id).map_err(|why| format!("{}: {why}", dir.display()))?;
     if turn.is_none() {
-        return Err(format!("{READERS} others read reports, and did so for {} s", TURN.as_secs()));
+        return Err(format!("{READERS} other processes have been reading reports for {} s", TURN.as_secs()));
     }
     load_words(&call.config.report, &asked, PATIENCE)
 }

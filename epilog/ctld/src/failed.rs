@@ -26,7 +26,7 @@ pub(crate) fn handle(call: &Call) {
     drop(turn);
     let job = match answer {
         Ok(job) => job,
-        Err(why) => return leave(call, format!("nothing could be learned about it: {why}"), None),
+        Err(why) => return leave(call, format!("its state is unknown: {why}"), None),
     };
     let Some(leader) = job.first() else { return };
     if put_back_already(call, leader) {
@@ -324,7 +324,7 @@ mod tests {
         scene.acting = Acting::Forbidden("report mode".to_owned());
         handle(&scene.call());
         assert!(scene.changes().is_empty());
-        assert!(scene.ledger()[0].why.contains("would come back, but report mode"));
+        assert!(scene.ledger()[0].why.contains("would be requeued, but report mode"));
     }
 
     #[test]

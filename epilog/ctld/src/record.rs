@@ -155,7 +155,7 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
         .collect();
     let down = Down::of(down.into_iter());
     let (event, why) = if down.blamed.is_empty() {
-        (Event::Requeued, "put back unseen by railgate; Slurm shows no node that went down".to_owned())
+        (Event::Requeued, "requeued without railgate; Slurm shows no node that went down".to_owned())
     } else {
         (Event::NodeFail, down.text)
     };

@@ -65,7 +65,7 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
                 attempt,
                 ran,
                 Vec::new(),
-                "put back by its owner, an admin or a preemption",
+                "requeued by its owner, an admin or a preemption",
             );
         }
     }
@@ -88,7 +88,7 @@ fn uncounted(
         return;
     }
     let By::NodeFail(dead) = by(call, job, nodes) else { return };
-    let text = format!("a node died, and {why_not}; scontrol release lets it go on");
+    let text = format!("a node failed, and {why_not}; scontrol release lets it go on");
     let (what, text) = match effect::hold(&call.client, &call.name, &text) {
         Ok(()) => (DecisionKind::Held, text),
         Err(failed) => (DecisionKind::Failed, format!("{text}, but: {failed}")),
@@ -158,7 +158,8 @@ fn node_fail(
     Down { blamed: dead, text }: Down,
     nodes: &[NodeState],
 ) {
-    let died = if text.is_empty() { format!("a node of {} died (NODE_FAIL)", call.nodelist()) } else { text };
+    let died =
+        if text.is_empty() { format!("a node of {} failed (NODE_FAIL)", call.nodelist()) } else { text };
     let hold = after_node_fail(&call.config.requeue, call.consent, used, &died)
         .filter(|_| call.acting == Acting::Allowed);
     let used = Used { deaths: used.deaths + 1, ..used };

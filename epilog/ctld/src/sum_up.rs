@@ -403,7 +403,7 @@ impl Desk {
                     );
                 }
                 Noted::Absent => {}
-                Noted::NotTaken => self.say("sacctmgr leaves lines as they were".to_owned()),
+                Noted::NotTaken => self.say("sacctmgr did not change some lines".to_owned()),
             }
         }
         true

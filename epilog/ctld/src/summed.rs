@@ -88,7 +88,7 @@ pub(crate) fn summed(config: &ReportConfig, of: &Of<'_>, view: Option<SlurmView>
         .as_ref()
         .is_some_and(|line| line.len() > MOST_LINE || !line.chars().all(railgate_text::is_printable))
     {
-        return Err("the summary breaks its bounds".to_owned());
+        return Err("the summary exceeds its limits".to_owned());
     }
     Ok(summed)
 }

@@ -41,9 +41,9 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
             // The admin must fix this; the reader of the decision cannot.
             tracing::error!(
                 job = %call.name,
-                "{}: {why}: how many programs wait cannot be counted, so this one decides at once, without what the \
-                 nodes have not reported yet; a job that a fault ended may stay ended. The directory must belong to \
-                 SlurmUser: `railgate doctor` on the controller says how",
+                "{}: {why}: cannot count the waiting processes, so this one decides at once, without node reports that \
+                 are still missing; a job that failed because of a node may not be requeued. The directory must \
+                 belong to SlurmUser: run `railgate doctor` on the controller",
                 waiters.display()
             );
             Some("decided at once, without reports that its nodes had not sent yet".to_owned())

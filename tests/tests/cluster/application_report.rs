@@ -132,7 +132,7 @@ fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
             assert!(text.contains("go back to a checkpoint before that step"));
             // Only the job's second node has seen it.
             let said = log(cluster, "rgalice", nan);
-            let want = "railgate: the program's own: the loss was NaN or infinite in step 40";
+            let want = "railgate: program error: the loss was NaN or infinite in step 40";
             assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
             assert_eq!(said.matches("railgate: ").count(), 1, "{said}");
 
@@ -142,7 +142,7 @@ fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
             end(cluster, crash, 1)?;
             cluster.wait_job(crash, &["FAILED"], MINUTE)?;
             let said = log(cluster, "rgalice", crash);
-            let want = "railgate: points at the program: Xid 31 on gn2: ";
+            let want = "railgate: likely a program error: Xid 31 on gn2: ";
             assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
 
             // Losses are private: kept only on the user's request, and then only in their own report.

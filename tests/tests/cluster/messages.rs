@@ -133,13 +133,13 @@ fn a_node_without_the_ledger_does_not_claim_that_no_job_failed() -> Result<()> {
         let root = cluster.root();
         root.clone().on("gn1").run(&["mkdir", "-p", "/var/lib/railgate/controller"])?.ok()?;
         let here = root.clone().on("gn1").run(&["railgate", "explain", "gn1"])?.ok()?;
-        let there = "Jobs it took down: not known here. The ledger is on the controller: there, as root, railgate \
+        let there = "Jobs that failed on it: not known here. The ledger is on the controller: there, as root, railgate \
                      explain gn1";
         ensure!(here.contains(there), "{here}");
         let json = root.clone().on("gn1").run(&["railgate", "explain", "gn1", "--format", "json"])?.ok()?;
         ensure!(serde_json::from_str::<Value>(&json)?["jobs"].is_null(), "{json}");
         let controller = root.run(&["railgate", "explain", "gn1"])?.ok()?;
-        ensure!(controller.contains("Jobs it took down: none in the ledger"), "{controller}");
+        ensure!(controller.contains("Jobs that failed on it: none in the ledger"), "{controller}");
         Ok(())
     })
 }

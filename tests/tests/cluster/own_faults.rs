@@ -107,7 +107,7 @@ fn faults_of_railgate_itself_stop_no_job_and_drain_no_node() -> Result<()> {
             ("gn5", "/run/railgate/jobs/5: No space left on device"),
                         ("gn6", "/run/railgate/jobs/6: Read-only file system"),
             ("gn7", "prolog: ib-rate: the check itself failed: "),
-            ("gn7", "railgate's prolog is broken, the job continues without it: panicked at "),
+            ("gn7", "railgate's prolog failed, the job continues without it: panicked at "),
         ] {
             let log = cluster.read(node, LOG)?;
             assert!(log.contains(said), "no '{said}' in the log of {node}:\n{log}");
@@ -115,7 +115,7 @@ fn faults_of_railgate_itself_stop_no_job_and_drain_no_node() -> Result<()> {
         let alices = |job: &u32| cluster.alice().run(&["railgate", "report", &job.to_string()])?.ok();
         for (_, job) in jobs.iter().filter(|(node, _)| ["gn5", "gn6"].contains(node)) {
             let report = alices(job)?;
-            assert!(report.contains("railgate error: no prolog of railgate ran here"), "{report}");
+            assert!(report.contains("railgate error: railgate's prolog did not run here"), "{report}");
         }
         for node in cluster.nodes() {
             let checked = cluster.root().on(node).run(&["railgate", "check", "--drain"])?;

@@ -131,7 +131,7 @@ fn an_unknown_profile_is_refused_at_submit_or_reported_in_the_log() -> Result<()
         let told = |id: u32| -> Result<()> {
             cluster.wait_job(id, &["COMPLETED"], MINUTE)?;
             let log = cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default();
-            let line = "railgate: no environment profile 'careful' (known: debug, latency, throughput): the job runs without\n";
+            let line = "railgate: no environment profile 'careful' (known: debug, latency, throughput): the job runs without it\n";
             ensure!(log.contains(line), "{log}");
             Ok(())
         };

@@ -41,7 +41,7 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
         assert_eq!((srun.code, srun.stdout.as_str()), (1, ""), "{srun}");
         let again = |node: &str| {
             format!(
-                "The node is drained and Slurm takes the job back: run it again without asking for {node} (--nodelist)."
+                "The node is drained and Slurm revokes the job: run it again without asking for {node} (--nodelist)."
             )
         };
         assert!(srun.stderr.contains(&format!("srun: {}{}\n", message("gn1", 1), again("gn1"))), "{srun}");
@@ -57,7 +57,7 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
         let job = cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
         assert_eq!(job.restarts(), 0);
         let log = cluster.output(&format!("/home/rgalice/never-{id}")).unwrap_or_default();
-        let submit = "The node is drained and Slurm cancels the job, which must not be requeued: submit it again \
+        let submit = "The node is drained and Slurm cancels the job, which may not be requeued: submit it again \
                       without asking for gn3 (--nodelist).";
         assert_eq!(log, format!("{}{submit}\n", message("gn3", id)));
         drained_by_us(cluster, "gn3", id)?;

@@ -39,7 +39,8 @@ impl<'t> Layer<'t> {
         let Some((_, value)) = self.tree.get_mut().remove_entry(key) else {
             return Ok(Vec::new());
         };
-        let wrong = |span| self.problem(Some(span), format!("`{key}` wants tables: write [[{key}]]"));
+        let wrong =
+            |span| self.problem(Some(span), format!("`{key}` must be an array of tables: write [[{key}]]"));
         let span = value.span();
         let DeValue::Array(entries) = value.into_inner() else { return Err(wrong(span)) };
         let mut tables = Vec::new();
@@ -57,7 +58,7 @@ impl<'t> Layer<'t> {
         match self.tree.get_mut().remove_entry(key) {
             Some((_, value)) => match value.get_ref() {
                 DeValue::String(text) => Ok((text.to_string(), value.span())),
-                _ => Err(self.problem(Some(value.span()), format!("`{key}` wants a text"))),
+                _ => Err(self.problem(Some(value.span()), format!("`{key}` must be a string"))),
             },
             None => Err(self.problem(Some(here), format!("missing key `{key}`"))),
         }
