@@ -41,7 +41,7 @@ pub enum BadHostlist {
 ///
 /// let names = expand("gpu[009-011],login")?;
 /// assert_eq!(names, ["gpu009", "gpu010", "gpu011", "login"]);
-/// assert_eq!(compress(&names), "gpu[009-011],login");
+/// assert_eq!(compress(&names), "login,gpu[009-011]");
 /// # Ok::<(), railgate_slurm::hostlist::BadHostlist>(())
 /// ```
 pub fn expand(list: &str) -> Result<Vec<String>, BadHostlist> {
@@ -67,7 +67,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, BadHostlist> {
     Ok(names)
 }
 
-/// The shortest list of these names, sorted, without duplicates.
+/// The shortest list of these names, without duplicates: names without a number first, then the others by prefix.
 pub fn compress<S: AsRef<str>>(names: &[S]) -> String {
     // Names that differ only in their last number share a bracket.
     let mut groups: BTreeMap<(&str, &str), Vec<(u64, &str)>> = BTreeMap::new();
