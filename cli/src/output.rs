@@ -69,7 +69,7 @@ pub(crate) fn screen(text: &Lines) -> anyhow::Result<()> {
 
 /// Lets a JSON writer ([`railgate_text::write_json`]) write incrementally to a file, or to standard output without
 /// one.
-#[expect(clippy::disallowed_methods, reason = "the one place")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints")]
 pub(crate) fn pieces(
     file: Option<&Path>,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -87,7 +87,7 @@ pub(crate) fn pieces(
 }
 
 /// Whether standard output is a terminal.
-#[expect(clippy::disallowed_methods, reason = "the one place")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints")]
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
@@ -119,7 +119,7 @@ pub(crate) fn complaint(words: std::fmt::Arguments<'_>) {
 }
 
 /// Writes to standard error; ignores a failure, since there is no other place to report it.
-#[expect(clippy::disallowed_methods, reason = "the one place")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints")]
 pub(crate) fn errors(text: &Lines) {
     let _ = io::stderr().lock().write_all(text.as_ref());
 }

@@ -39,7 +39,7 @@ pub(crate) fn pause(site: &Site, args: &PauseArgs) -> anyhow::Result<u8> {
         Some(until) => format!("until {}", time(until)),
         None => "until `railgate resume`".to_owned(),
     };
-    say!("{}: railgate judges and reports, and changes nothing, {until}", site.node)?;
+    say!("{}: railgate checks and reports, but changes nothing, {until}", site.node)?;
     Ok(exit::OK)
 }
 

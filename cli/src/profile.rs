@@ -51,7 +51,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     anyhow::ensure!(plain && !id.is_empty(), "--id '{id}': small letters, digits and hyphens");
     anyhow::ensure!(
         !railgate_profiles::builtin_ids().contains(&id.as_str()),
-        "--id '{id}': built in, take another"
+        "--id '{id}': built in, choose another id"
     );
     let config = site.config()?;
     let snapshot = args.source.read(site, &config)?.snapshot;

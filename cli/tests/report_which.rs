@@ -204,7 +204,7 @@ fn without_an_id_only_the_callers_jobs_are_searched() {
     let none = site.unknown(&["--name", "trai"]);
     assert_eq!(none, "railgate: Slurm knows no job of yours by the name 'trai'\n");
     site.lists("squeue", &[(9, "9", other, "FAILED", "train")]);
-    assert_eq!(site.unknown(&[]), "railgate: Slurm knows no job of yours: give its number\n");
+    assert_eq!(site.unknown(&[]), "railgate: Slurm lists no job of yours: give a job id\n");
     // The database has the job that slurmctld has purged.
     site.lists("sacct", &[(7, "7", mine, "COMPLETED", "train")]);
     assert_eq!((site.job(&[]), site.job(&["--name", "train"])), (7, 7));

@@ -72,7 +72,9 @@ fn run(hook: &Hook) {
                 report.communication = found;
                 report.communication.iter_mut().for_each(|told| refer(told, &hook.config.stats.references));
             }
-            Err(why) => tracing::warn!(job = job.id, "the counts of NCCL's processes are unknown: {why}"),
+            Err(why) => {
+                tracing::warn!(job = job.id, "the NCCL counters of the job's processes are unknown: {why}")
+            }
         }
         report.faults.extend(suspicion::suspicion(&report));
         report.application = application(&hook.places.run, job.id, job.uid);

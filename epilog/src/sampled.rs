@@ -70,7 +70,7 @@ fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
     match joined(&streams, most).map(|all| store_samples(&hook.config.report, report, &all)) {
         Some(Ok(file)) => usage.file = Some(file),
         Some(Err(why)) => usage.notes.push(format!("the samples are lost: {why}")),
-        None => usage.notes.push("the samples are too many to be kept ([report] max_size_mib)".to_owned()),
+        None => usage.notes.push("the samples exceed [report] max_size_mib and are not kept".to_owned()),
     }
     report.usage = Some(usage);
 }

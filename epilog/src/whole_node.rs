@@ -23,7 +23,7 @@ pub(crate) fn claim(hook: &Hook, job: &Job, evidence: &mut [EvidenceItem]) {
             evidence.iter_mut().filter(|item| open(item)).for_each(|item| item.own = Some(true));
         }
         Ok(_) => {}
-        Err(why) => tracing::warn!(job = job.id, "whether the job had the whole node is not known: {why}"),
+        Err(why) => tracing::warn!(job = job.id, "unknown whether the job had the whole node: {why}"),
     }
 }
 

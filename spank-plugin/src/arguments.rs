@@ -45,7 +45,7 @@ impl Arguments {
     }
 
     #[cfg(feature = "fault-injection")]
-    #[expect(clippy::panic, reason = "that is what it is for")]
+    #[expect(clippy::panic, reason = "the purpose of the feature")]
     pub(crate) fn panic_if(&self, hook: &str) {
         if self.panic.as_deref() == Some(hook) {
             panic!("asked to, in {hook}");

@@ -22,7 +22,7 @@ pub(crate) fn guarded(hook: &str, work: impl FnOnce()) -> c_int {
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work)) {
         // Dropping the payload could panic in turn.
         std::mem::forget(panic);
-        log(LogLevel::Debug, format_args!("{hook} ended early"));
+        log(LogLevel::Debug, format_args!("{hook} panicked"));
     }
     0
 }

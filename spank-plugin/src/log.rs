@@ -7,13 +7,13 @@ use railgate_text::{Lines, Printable, put};
 use slurm_spank::LogLevel;
 
 /// Logs to slurmd's log, slurmstepd's log, or the terminal of srun, sbatch and salloc, after `railgate: `.
-#[expect(clippy::disallowed_methods, reason = "the one place")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints")]
 pub(crate) fn log(level: LogLevel, words: std::fmt::Arguments<'_>) {
     slurm_spank::spank_log(level, &format!("railgate: {}", Printable(words)));
 }
 
 /// Writes notices to standard error, which is the task's own by now: the job's output file.
-#[expect(clippy::disallowed_methods, reason = "the one place")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints")]
 pub(crate) fn tell(notices: &[String]) {
     let mut text = Lines::new();
     for notice in notices.iter().take(16) {

@@ -97,7 +97,7 @@ unsafe extern "C" fn chosen(val: c_int, text: *const c_char, remote: c_int) -> c
     let mut wrong = None;
     guard::guarded("option", || {
         #[cfg(feature = "fault-injection")]
-        #[expect(clippy::panic, reason = "that is what it is for")]
+        #[expect(clippy::panic, reason = "the purpose of the feature")]
         if val == PANICS {
             panic!("asked to, in option");
         }

@@ -22,7 +22,7 @@ pub(crate) fn pass_on(handle: &SpankHandle<'_>) {
     let open_mode = open_mode().map(|mode| (CONTROL_OPEN_MODE, mode.to_owned()));
     for (name, value) in options::chosen_values().into_iter().chain(open_mode) {
         if let Err(why) = handle.job_control_setenv(name, &value, true) {
-            log(LogLevel::Debug, format_args!("{name}={value} is not passed on: {why}"));
+            log(LogLevel::Debug, format_args!("{name}={value} could not be passed on: {why}"));
         }
     }
 }

@@ -541,7 +541,7 @@ fn periodic_check(facts: &Facts, found: &mut Found) {
     }
 }
 
-const SUBMITS: &str = "plugstack.conf: railgate's plugin is not there; where users submit on this machine, sbatch refuses \
+const SUBMITS: &str = "plugstack.conf: railgate's plugin is not configured; where users submit on this machine, sbatch refuses \
                        scripts with #SBATCH --railgate lines";
 
 fn plugstack(facts: &Facts, found: &mut Found) {
@@ -556,7 +556,7 @@ fn plugstack(facts: &Facts, found: &mut Found) {
         return;
     }
     let Some((place, ours)) = stack.ours() else {
-        return found.wrong("plugstack.conf: railgate's plugin is not there", PLUGIN);
+        return found.wrong("plugstack.conf: railgate's plugin is not configured", PLUGIN);
     };
     if ours.required {
         let what = format!(

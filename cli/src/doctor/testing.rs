@@ -153,7 +153,7 @@ pub(crate) static MISTAKES: &[Mistake] = &[
     ),
     ("periodic-check", "is not set", |facts| facts.periodic = Hook::default()),
     ("periodic-check", "never runs", |facts| set(facts, "HealthCheckInterval", "0 sec")),
-    ("plugstack", "not there", |facts| facts.plugstack = Ok(Plugstack::default())),
+    ("plugstack", "not configured", |facts| facts.plugstack = Ok(Plugstack::default())),
     ("plugstack", "required", |facts| {
         if let Ok(stack) = &mut facts.plugstack {
             stack.lines[0].required = true;

@@ -114,7 +114,7 @@ impl Hooked {
             put!(text, "not read: {why}");
         }
         if self.starts.is_empty() && self.plugins.is_empty() {
-            put!(text, "{}: no hook of Slurm leads to railgate; the package may go", self.node);
+            put!(text, "{}: no hook of Slurm leads to railgate; the package can be removed", self.node);
             return text;
         }
         put!(text, "{}: Slurm still starts railgate", self.node);
@@ -126,7 +126,7 @@ impl Hooked {
             put!(text, "  {}: {} ({missing})", line.at, line.plugin.display());
         }
         text.blank();
-        put!(text, "Take it out in this order:");
+        put!(text, "Remove it in this order:");
         let steps = [
             (
                 "In slurm.conf and the files it includes, then restart slurmctld and slurmd:",
@@ -220,7 +220,7 @@ mod tests {
                Epilog: /epilog.d/95-railgate (a missing program drains the node)\n  \
                EpilogSlurmctld: /railgate-epilog-ctld (slurmctld logs an error at each job end)\n  \
                /plugstack.conf:1: /usr/lib/railgate/spank_railgate.so (without it sbatch refuses scripts with #SBATCH --railgate lines)\n\n\
-             Take it out in this order:\n  \
+             Remove it in this order:\n  \
                1. In slurm.conf and the files it includes, then restart slurmctld and slurmd:\n       \
                     delete Prolog=/prolog.d/*\n       \
                     delete Epilog=/epilog.d/*\n       \
@@ -268,7 +268,7 @@ mod tests {
     fn no_hooks_and_no_answer_are_reported_differently() {
         let nothing = hooked("gn3", ETC.as_ref(), Ok(SlurmConf::default()));
         assert_eq!(nothing.code(), exit::OK);
-        assert!(nothing.text().contains("the package may go"));
+        assert!(nothing.text().contains("the package can be removed"));
         let silent = hooked("gn3", ETC.as_ref(), Err("no answer".to_owned()));
         if silent.starts.is_empty() && silent.plugins.is_empty() {
             assert_eq!(silent.code(), exit::UNKNOWN);

@@ -99,7 +99,7 @@ pub(super) fn find(from: Sources<'_>, asked: &Asked<'_>) -> Result<Which, String
         Asked::Name(name) => newest(from, |job| job.name == *name)
             .map_err(|known| format!("Slurm knows no job of yours by the name '{name}'{}", known.doubt())),
         Asked::Last => newest(from, |_| true)
-            .map_err(|known| format!("Slurm knows no job of yours{}: give its number", known.doubt())),
+            .map_err(|known| format!("Slurm lists no job of yours{}: give a job id", known.doubt())),
     }
 }
 
@@ -187,7 +187,7 @@ fn listed(end: SlurmEnd, uid: Option<u32>) -> ListedJob {
 
 fn forgotten(typed: &str, known: &Known) -> String {
     match known.problems.first() {
-        Some(why) => format!("{typed}: Slurm does not answer ({why}): give the job's own number (JobId)"),
+        Some(why) => format!("{typed}: Slurm does not answer ({why}): give the job id (JobId)"),
         None => format!("{typed}: no record; Slurm has forgotten it, or never had it"),
     }
 }

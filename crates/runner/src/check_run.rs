@@ -121,7 +121,7 @@ pub fn check_node(config: &Config, places: &Places, node: &str, purpose: &Purpos
     let (profile, profile_problem) = match profile_of(config, places, &snapshot) {
         Ok(profile) => (profile, None),
         Err(why) => {
-            tracing::warn!("{why}; judging as a machine of no known type");
+            tracing::warn!("{why}; checking as a machine of unknown type");
             (Profile::generic(), Some(why))
         }
     };
@@ -174,7 +174,7 @@ fn without_gpus(
         if client.node(&snapshot.node).ok()?.gpus != Some(false) {
             return None;
         }
-        tracing::debug!("Slurm gives no GPUs of this node to jobs, so that NVML is not needed: {why}");
+        tracing::debug!("Slurm offers no GPUs of this node, so NVML is not needed: {why}");
         railgate_profiles::load("cpu", &places.profiles()).ok()?
     };
     snapshot.gpus = Part::Skipped;

@@ -63,7 +63,7 @@ impl History {
             }),
             Err(why) if why.kind() == io::ErrorKind::NotFound => History::default(),
             Err(why) => {
-                tracing::warn!("{}: {why}; nothing is remembered", path.display());
+                tracing::warn!("{}: {why}; no state is saved", path.display());
                 History::default()
             }
         }
@@ -120,7 +120,7 @@ impl History {
         let here = snapshot.identities();
         let (node, past) = (&snapshot.node, !self.hardware.is_empty());
         if past && !here.is_empty() && self.hardware.is_disjoint(&here) {
-            tracing::warn!("{node}: every GPU and RDMA device was replaced: the saved history is set aside");
+            tracing::warn!("{node}: every GPU and RDMA device was replaced: the saved history is discarded");
             *self = History {
                 memory: Memory { checks: self.memory.checks.clone(), ..Memory::default() },
                 swept: self.swept,
@@ -131,7 +131,7 @@ impl History {
         if self.begun == 0 {
             self.begun = snapshot.taken / 1000;
             if !past {
-                tracing::info!("{node}: nothing is remembered here, the node is judged as new");
+                tracing::info!("{node}: no saved state, the node is checked as a new one");
             }
         }
         if !here.is_empty() {

@@ -80,14 +80,14 @@ impl<W: Write> Write for OneLine<W> {
 }
 
 /// Writes a line to standard error before logging has started.
-#[expect(clippy::disallowed_methods, reason = "the one place")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints")]
 pub(crate) fn complain(words: std::fmt::Arguments<'_>) {
     let _ = OneLine(io::stderr()).write_all(format!("railgate: {words}\n").as_bytes());
 }
 
 /// Starts logging to the configured file and to standard error. If the file cannot be opened, a message goes to
 /// standard error and the program continues: a full disk must not keep a job from starting.
-#[expect(clippy::disallowed_methods, reason = "the one place: every line passes OneLine")]
+#[expect(clippy::disallowed_methods, reason = "the only place that prints: every line passes OneLine")]
 pub fn start(config: &LogConfig) {
     let builder = || {
         tracing_subscriber::fmt()

@@ -67,7 +67,7 @@ pub fn exclude(client: &Client, name: &JobRef, job: &JobState, nodes: &[String])
     let before = list.len();
     for node in nodes {
         if required.contains(node) {
-            warn!(job = %name, node, "the job insists on a node that it should avoid");
+            warn!(job = %name, node, "the job requires a node that it should avoid");
         } else if !list.contains(node) {
             list.push(node.clone());
         }

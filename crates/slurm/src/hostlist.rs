@@ -23,7 +23,7 @@ pub enum BadHostlist {
         what: &'static str,
     },
     /// The list has more than [`MAX_HOSTS`] names, or its text is over 1 MiB.
-    #[error("host list stands for more than {MAX_HOSTS} names")]
+    #[error("host list has more than {MAX_HOSTS} names")]
     TooLarge,
 }
 
@@ -157,13 +157,13 @@ fn numbers(entry: &str, inside: &str) -> Result<Vec<String>, BadHostlist> {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let number = |digits: &str| {
             if digits.is_empty() || digits.len() > MAX_DIGITS || !digits.bytes().all(|b| b.is_ascii_digit()) {
-                return Err(wrong("a bracket holds numbers and ranges"));
+                return Err(wrong("a bracket may only contain numbers and ranges"));
             }
-            digits.parse::<u64>().map_err(|_| wrong("a bracket holds numbers and ranges"))
+            digits.parse::<u64>().map_err(|_| wrong("a bracket may only contain numbers and ranges"))
         };
         let (first, last) = (number(low)?, number(high)?);
         if last < first {
-            return Err(wrong("a range that ends before it begins"));
+            return Err(wrong("a range with its end before its start"));
         }
         let room = (MAX_HOSTS - found.len()) as u64;
         if last - first >= room {

@@ -133,7 +133,7 @@ pub fn weigh(item: &NodeEvidence, job: &JobState, config: &RequeueConfig) -> Wei
     match (item.at, job.end) {
         // Slurm's times are whole seconds, so the end is anywhere within its second.
         (Some(at), Some(end)) if at > end.saturating_add(1).saturating_mul(1000).saturating_add(slack) => {
-            Weight::Discounted("it came after the job's end")
+            Weight::Discounted("it happened after the job's end")
         }
         _ => Weight::Counts,
     }

@@ -327,7 +327,7 @@ impl Desk {
     /// Logs an error once, not once for each job.
     fn say(&mut self, why: String) {
         if why != self.trouble {
-            tracing::warn!("ends of jobs: {why}; tried again");
+            tracing::warn!("ends of jobs: {why}; will retry");
             self.trouble = why;
         }
     }

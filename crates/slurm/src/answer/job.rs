@@ -199,7 +199,7 @@ pub(crate) fn runs_on(text: &str, node: &str) -> Result<bool, String> {
     ];
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let (state, nodes) =
-            line.trim().split_once('|').ok_or_else(|| format!("'{line}' is no state and nodes"))?;
+            line.trim().split_once('|').ok_or_else(|| format!("'{line}' is not a state and nodes"))?;
         if OVER.contains(&state) {
             continue;
         }

@@ -31,7 +31,7 @@ pub(crate) fn standings(text: &[u8]) -> Result<BTreeMap<u32, JobStanding>, Strin
     let record: usize = WIDTHS.iter().sum::<usize>() + 1;
     let bad = |record: &[u8]| {
         let shown = railgate_text::clip(&String::from_utf8_lossy(record), 80);
-        format!("'{shown}' is no number, state, restarts and times of a job")
+        format!("'{shown}' is not an id, state, restarts and times of a job")
     };
     text.chunks(record).map(|line| standing(line, record).ok_or_else(|| bad(line))).collect()
 }
