@@ -202,6 +202,19 @@ fn condition(setting: &Setting) -> String {
     parts.join("; ")
 }
 
+/// A port's state as one word for a table.
+fn state_word(state: &Reading<PortState>) -> String {
+    match state {
+        Reading::Known(PortState::Down) => "DOWN",
+        Reading::Known(PortState::Init) => "INIT",
+        Reading::Known(PortState::Armed) => "ARMED",
+        Reading::Known(PortState::Active) => "ACTIVE",
+        Reading::Known(PortState::Other(_)) => "OTHER",
+        Reading::Unsupported | Reading::Failed(_) => "unknown",
+    }
+    .to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,17 +301,4 @@ mod tests {
         assert!(explained.contains("# Left to the network plugin (ofi):\n# NCCL_IB_HCA="), "{explained}");
         assert!(explain(&settings, Net::Ib, None).contains("#   only:   net ib or sharp\n"));
     }
-}
-
-/// A port's state as one word for a table.
-fn state_word(state: &Reading<PortState>) -> String {
-    match state {
-        Reading::Known(PortState::Down) => "DOWN",
-        Reading::Known(PortState::Init) => "INIT",
-        Reading::Known(PortState::Armed) => "ARMED",
-        Reading::Known(PortState::Active) => "ACTIVE",
-        Reading::Known(PortState::Other(_)) => "OTHER",
-        Reading::Unsupported | Reading::Failed(_) => "unknown",
-    }
-    .to_owned()
 }
