@@ -1,7 +1,7 @@
 //! The lines of the kernel log that railgate knows, as format strings of the kernel and its drivers.
 //!
-//! There is one table: the reader of `/dev/kmsg` keeps the records that match a row (or `LEADERS`), so there can be no
-//! row whose records the reader drops. The gate defines what a row means (severity, class, fix).
+//! There is one table: the reader of `/dev/kmsg` keeps the records that match a row (or `LEADERS`), so it cannot drop
+//! records of a row. The gate defines what a row means (severity, class, fix).
 
 mod file_systems;
 mod format;
