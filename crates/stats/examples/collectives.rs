@@ -1,4 +1,5 @@
-//! What a report has of rank files, as JSON, for scripts: `cargo run -p railgate-stats --example collectives FILE…`.
+//! Prints the collectives of rank files as JSON, for scripts: `cargo run -p railgate-stats --example
+//! collectives FILE…`.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
-//! What the program says of itself: model, steps, tokens, checkpoints, trouble.
+//! Self-reported data of the program: model, steps, tokens, checkpoints, NaN losses.
 //!
-//! A rank reports through `contrib/python/railgate.py` or by lines of text (docs/application-reports.md). All of it is
-//! the user's own word: shown, compared with what the hardware did, and never a reason to drain a node.
+//! A rank reports through `contrib/python/railgate.py` or with lines of text (docs/application-reports.md). The
+//! user controls all of it: it is shown and compared with what the hardware did, but never drains a node.
 
 mod file;
 mod flops;
@@ -13,87 +13,87 @@ use serde::{Deserialize, Serialize};
 pub use file::{APP_DIR, MOST_BYTES, read};
 pub use flops::{Convention, Model, ModelFlops};
 
-/// What the ranks of one node have reported.
+/// Reports of the ranks of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Application {
-    /// By rank; those without a number last.
+    /// Sorted by rank; ranks without a number last.
     pub ranks: Vec<RankApplication>,
     /// Files that were refused or damaged, one line each.
     pub problems: Vec<String>,
 }
 
-/// What one rank has reported over the run.
+/// Report of one rank over the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankApplication {
-    /// The file that it wrote.
+    /// Name of the rank's file.
     pub file: String,
     /// `RANK`, else `SLURM_PROCID`.
     pub rank: Option<u32>,
-    /// `LOCAL_RANK`, else `SLURM_LOCALID`: the GPU among the job's own ones on this node, where a rank has one.
+    /// `LOCAL_RANK`, else `SLURM_LOCALID`: index of the rank's GPU among the job's GPUs on this node.
     pub local_rank: Option<u32>,
     /// `WORLD_SIZE`, else `SLURM_NTASKS`.
     pub world: Option<u32>,
-    /// The model, where it was described.
+    /// The model, if the program describes it.
     pub model: Option<Model>,
-    /// How often the program began within this run; 1 without a restart inside the job.
+    /// Number of starts of the program within this run; 1 unless it was restarted inside the job.
     pub starts: u32,
-    /// When it first began.
+    /// Time of the first start.
     pub started: UnixMillis,
-    /// When the first step ended; `None` where none did.
+    /// End of the first step; `None` if no step ended.
     pub first_step: Option<UnixMillis>,
-    /// When the last step ended.
+    /// End of the last step.
     pub last_step: Option<UnixMillis>,
-    /// The last sign of life of any kind: a step, a checkpoint's beginning or end.
+    /// Last activity of any kind: a step, or the beginning or end of a checkpoint.
     pub last_seen: UnixMillis,
-    /// Steps that ended.
+    /// Number of steps that ended.
     pub steps: u64,
-    /// How long they took. The first one after each start has no beginning and is in none of these.
+    /// Duration of steps, excluding the first one after each start, whose beginning is not known.
     pub step_s: Option<StepTimes>,
-    /// Tokens that were worked on, as the program counts them; `None` where it does not.
+    /// Tokens processed, as the program counts them; `None` if it does not.
     pub tokens: Option<f64>,
-    /// Samples, likewise.
+    /// Samples processed, likewise.
     pub samples: Option<f64>,
-    /// Tokens and samples of the steps in [`StepTimes`] alone: what a rate is made from.
+    /// Tokens of the steps in [`StepTimes`] alone, used for rates.
     pub timed_tokens: Option<f64>,
-    /// See `timed_tokens`.
+    /// Samples of those steps.
     pub timed_samples: Option<f64>,
-    /// Number of the first step, where the program numbers them.
+    /// Number of the first step, if the program numbers them.
     pub first_number: Option<u64>,
-    /// The highest number.
+    /// Highest step number.
     pub last_number: Option<u64>,
-    /// Steps whose number had been reached before in this run: work done twice.
+    /// Steps whose number had been reached before in this run, and which were therefore repeated.
     pub redone: u64,
-    /// Seconds that they took.
+    /// Duration of the repeated steps, seconds.
     pub redone_s: f64,
-    /// Checkpoints that ended.
+    /// Number of checkpoints that ended.
     pub checkpoints: u64,
     /// Seconds in checkpoints.
     pub checkpoint_s: f64,
     /// The last step whose checkpoint ended.
     pub checkpoint_number: Option<u64>,
-    /// A checkpoint has begun and not ended.
+    /// A checkpoint began and has not ended.
     pub in_checkpoint: bool,
-    /// Seconds that the program says it waited for its input; `None` where it does not say.
+    /// Time waited for input, seconds, as the program reports; `None` if it does not.
     pub input_s: Option<f64>,
-    /// Seconds from each start to its first step, together.
+    /// Time from each start to its first step, seconds, summed over the starts.
     pub start_up_s: f64,
-    /// NaN, spikes and what else the program told, in order, the first and the last ones.
+    /// Starts, ends, NaN losses and loss spikes in time order: the first and the last ones.
     pub events: Vec<AppEvent>,
-    /// How many more there were.
+    /// Number of events omitted between them.
     pub more_events: u64,
-    /// The run in equal spans, for plots.
+    /// Mean step time over the run in equal intervals, for plots.
     pub course: Option<Course>,
 }
 
-/// Times of steps, seconds.
+/// Durations of steps, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepTimes {
-    /// How many.
+    /// Number of steps.
     pub count: u64,
-    /// Together.
+    /// Sum.
     pub total: f64,
     /// Mean.
     pub mean: f64,
@@ -101,7 +101,7 @@ pub struct StepTimes {
     pub min: f64,
     /// Longest.
     pub max: f64,
-    /// Percentiles, from a histogram whose classes are 5 % wide.
+    /// Percentiles, from a histogram with buckets 5 % wide.
     pub p50: f64,
     /// See `p50`.
     pub p90: f64,
@@ -109,16 +109,16 @@ pub struct StepTimes {
     pub p99: f64,
 }
 
-/// Something that the program told.
+/// An event that the program reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AppEvent {
-    /// When.
+    /// When it happened.
     pub time: UnixMillis,
-    /// In which step, where steps are numbered; else how many had ended.
+    /// Step number if steps are numbered, else the number of steps that had ended.
     pub step: u64,
-    /// What.
+    /// Kind of event.
     pub what: AppEventKind,
-    /// The loss, where the user asked for it to be kept.
+    /// The loss, if the user enabled recording it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
 }
@@ -127,24 +127,24 @@ pub struct AppEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AppEventKind {
-    /// The loss was not a number, or infinite.
+    /// The loss was NaN or infinite.
     Nan,
     /// The loss was more than five times its running mean.
     Spike,
-    /// The program began (again).
+    /// The program started or restarted.
     Start,
-    /// The program ended in its own way.
+    /// The program ended normally.
     End,
 }
 
-/// A run in equal spans.
+/// Step times over the run, in equal intervals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Course {
-    /// Beginning of the first span.
+    /// Beginning of the first interval.
     pub start: UnixMillis,
-    /// Length of a span, seconds.
+    /// Length of an interval, seconds.
     pub span_s: f64,
-    /// Mean time of the steps that ended in each, seconds; `None` where none did.
+    /// Mean duration of the steps that ended in each interval, seconds; `None` if none did.
     pub step_s: Vec<Option<f32>>,
 }

@@ -1,4 +1,4 @@
-//! The environment that railgate meant its tasks to have, and the one that they had.
+//! Compares the environment that railgate set for tasks with the one that the processes had.
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,46 @@ use serde::{Deserialize, Serialize};
 use crate::tasks::{TaskGroup, Tasks};
 use crate::{NodeReport, SetBy, StepEnv};
 
-/// NCCL has some two hundred variables; no job sets them all.
+/// Limit of rows; NCCL has about two hundred variables, and no job sets all of them.
 const MOST_ROWS: usize = 256;
 
-/// One variable as processes of a job on one node had it.
+/// One variable, as the processes of a job on one node had it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// `NCCL_IB_HCA`
     pub name: String,
-    /// What railgate meant it to be; `None` for a variable that it leaves alone.
+    /// Value that railgate set; `None` if it left the variable alone.
     pub wanted: Option<String>,
-    /// What the processes had; `None` where neither their environment nor a file of NCCL's has it.
+    /// Value that the processes had; `None` if it is neither in their environment nor in an NCCL configuration
+    /// file.
     pub value: Option<String>,
-    /// Whose value that is, or who took it away.
+    /// Origin of that value, or what removed the variable.
     pub by: AppliedBy,
-    /// In how many processes.
+    /// Number of processes with this value.
     pub processes: u32,
-    /// Of which steps.
+    /// Steps of these processes.
     pub steps: Vec<String>,
 }
 
-/// Who won.
+/// Origin of a variable's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AppliedBy {
-    /// railgate's.
+    /// Set by railgate.
     Railgate,
-    /// The user's: before the task started, or by a script of theirs in the task.
+    /// Set by the user, before the task started or in a script of the task.
     User,
-    /// Whatever starts the container: its image's own variables, or a runtime that passes none on.
+    /// Set or removed at the start of a container, by variables of its image or a runtime that passes none
+    /// through.
     Image,
-    /// The user's or the image's: seen in containers only.
+    /// Set by the user or the image: the processes were only seen inside a container.
     UserOrImage,
-    /// One of NCCL's own configuration files.
+    /// Set in one of NCCL's configuration files.
     NcclFile,
 }
 
 impl AppliedBy {
-    /// As JSON has it.
+    /// Name in JSON.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             AppliedBy::Railgate => "railgate",
@@ -58,14 +60,14 @@ impl AppliedBy {
 }
 
 impl Applied {
-    /// railgate wanted something, and it is not what the processes had.
+    /// Whether railgate set a value and the processes had another one.
     pub fn overruled(&self) -> bool {
         self.wanted.is_some() && self.wanted != self.value
     }
 }
 
-/// Compares what railgate offered on a node with what the processes there had. Of the processes those with NCCL
-/// count; where none is known to have it those with CUDA; else all that are part of a step.
+/// Compares what railgate set on a node with what the processes there had. Processes that use NCCL are
+/// compared; if none is known to use it, those that use CUDA; otherwise all processes of steps.
 pub fn applied(report: &NodeReport, tasks: &Tasks) -> Vec<Applied> {
     let groups = that_count(tasks);
     let mut rows: Vec<Applied> = Vec::new();
@@ -118,13 +120,13 @@ fn that_count(tasks: &Tasks) -> Vec<&TaskGroup> {
     };
     some(&|group| group.nccl > 0)
         .or_else(|| some(&|group| group.cuda > 0))
-        // A batch script runs srun, which has the script's environment and not a task's.
+        // A batch script only runs srun, and has the environment of the script instead of that of a task.
         .or_else(|| some(&|group| group.step != "batch" && group.step != "interactive"))
         .unwrap_or_else(|| steps().collect())
 }
 
-/// What railgate wanted in these processes: where the plugin came to them it says so itself, for what it sets can
-/// depend on what the user has.
+/// The value that railgate set in these processes. The plugin records it for each task, because it depends on
+/// what the user set before.
 fn wanted<'a>(name: &str, group: &'a TaskGroup, offered: Option<&'a String>) -> Option<&'a String> {
     if listed(&group.env, "RAILGATE_SET", name) {
         return group.env.get(&format!("RAILGATE_SET_{name}")).or(offered);
@@ -172,7 +174,7 @@ fn listed(env: &BTreeMap<String, String>, list: &str, name: &str) -> bool {
     env.get(list).is_some_and(|names| names.split(',').any(|listed| listed == name))
 }
 
-/// A process outside of any container has the same.
+/// Whether a process outside of any container has the same value.
 fn outside(name: &str, value: &String, groups: &[&TaskGroup]) -> bool {
     groups.iter().any(|other| !other.image && other.env.get(name) == Some(value))
 }
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_winner_is_told_from_what_the_plugin_left() {
+    fn origin_of_a_value_follows_from_the_plugins_record() {
         let set = [("RAILGATE_SET", "X,NCCL_IB_HCA"), ("RAILGATE_SET_NCCL_IB_HCA", "=a:1")];
         let with = |value: &'static str, more: &[(&'static str, &'static str)]| {
             [&[("NCCL_IB_HCA", value)], more].concat()
@@ -228,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_left_alone_on_purpose_was_not_wanted() {
+    fn variable_that_the_plugin_skipped_counts_as_not_wanted() {
         let group = group("0", false, &[("RAILGATE_JOB_DIR", "/run"), ("RAILGATE_SET", "NCCL_DEBUG")]);
         assert_eq!(rows(vec![group]), []);
     }
 
     #[test]
-    fn processes_with_nccl_count_and_others_do_not() {
+    fn only_processes_with_nccl_are_compared() {
         let shell = TaskGroup { nccl: 0, ..group("0", false, &[("NCCL_ALGO", "Tree")]) };
         let batch = TaskGroup { nccl: 0, ..group("batch", false, &[("NCCL_P2P_LEVEL", "SYS")]) };
         let rank = group("0", false, &[("NCCL_DEBUG", "INFO")]);
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_is_named_where_a_process_outside_shows_it() {
+    fn user_is_the_origin_if_a_process_outside_the_container_has_the_value() {
         let outside = group("0", false, &[("NCCL_DEBUG", "INFO")]);
         let inside = group("1", true, &[("NCCL_DEBUG", "INFO"), ("NCCL_ALGO", "Tree")]);
         let rows = rows(vec![outside, inside]);

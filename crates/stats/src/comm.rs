@@ -1,7 +1,7 @@
-//! What the job's processes said to one another: NCCL's collectives as its profiler plugin counted them.
+//! Communication of the job's processes: NCCL collectives, as counted by the profiler plugin.
 //!
-//! Written by the job's own processes: it is shown, and decides about nothing. Sizes follow nccl-tests: the bytes of
-//! an AllGather and a ReduceScatter are those of the whole buffer, all ranks' parts together.
+//! The job's own processes write these figures, so they are shown but decide nothing. Sizes follow nccl-tests:
+//! the bytes of AllGather and ReduceScatter are those of the whole buffer, over all ranks.
 
 mod gather;
 mod reference;
@@ -15,54 +15,54 @@ pub(crate) use reference::kinds;
 pub use reference::{Reference, refer};
 pub use share::Share;
 
-/// What the profiler plugin of one node's processes counted.
+/// Counts of the profiler plugin in the processes of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Communication {
-    /// Each process of the node in which NCCL loaded the plugin.
+    /// Each process of the node that loaded the plugin.
     pub processes: Vec<NcclProcess>,
-    /// Each communicator and local rank, for hangs: who handed over what last.
+    /// Each communicator and local rank with its last operation, to locate hangs.
     pub communicators: Vec<Communicator>,
-    /// Communicators that are left out here, as there are too many; their operations are counted below.
+    /// Number of communicators omitted above a limit; their operations are included in the rows below.
     pub more_communicators: u64,
-    /// Per communicator, operation, size, datatype, algorithm and protocol, summed over the node's ranks; those that
-    /// moved most come first.
+    /// Rows per communicator, operation, size, datatype, algorithm and protocol, summed over the node's ranks,
+    /// sorted by bytes in descending order.
     pub collectives: Vec<Collective>,
-    /// Rows that are left out, as there are too many.
+    /// Number of rows omitted above a limit.
     pub more_collectives: u64,
-    /// What cannot be seen, one sentence each: it is missing above, not zero.
+    /// What the plugin cannot observe, one sentence each: it is missing above, not zero.
     pub blind_spots: Vec<String>,
     /// Files that could not be read, one line each.
     pub unread: Vec<String>,
 }
 
-/// A process with NCCL in it.
+/// A process that uses NCCL.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NcclProcess {
-    /// Process, as it sees itself: a container may number its own.
+    /// PID inside the process's own PID namespace, which may be that of a container.
     pub pid: u64,
-    /// When NCCL made its first communicator.
+    /// When NCCL created its first communicator.
     pub start: UnixMillis,
-    /// NCCL's release, `2.28.9`; `None`: could not be found out.
+    /// NCCL release, `2.28.9`; `None` if not known.
     pub nccl: Option<String>,
     /// Version of NCCL's profiler interface: 4 to 7.
     pub api: u64,
-    /// Version of the plugin.
+    /// Release of the plugin.
     pub plugin: String,
-    /// `count`, `sample`, `full`, `off`, as it was last; `None`: unreadable.
+    /// Last mode: `count`, `sample`, `full`, `off`; `None` if unreadable.
     pub mode: Option<String>,
-    /// Why that is less than was wished for; empty: it is not.
+    /// Why that is less than the configured mode; empty if it is not.
     pub limit: String,
-    /// `sample`: one window of operations in so many was timed last.
+    /// In mode `sample`: the last interval; one in this many windows of operations was timed.
     pub duty: u64,
-    /// Operations that found no room in the file.
+    /// Operations that did not fit into the file.
     pub lost: u64,
-    /// Operations whose timing never came to an end.
+    /// Operations whose timing never completed.
     pub expired: u64,
-    /// Operations captured into CUDA graphs, once each; their replays may be invisible.
+    /// Operations captured into CUDA graphs, counted once each; replays may be invisible.
     pub captured: u64,
-    /// Panics of the plugin that were caught.
+    /// Panics that the plugin caught.
     pub panics: u64,
 }
 
@@ -70,145 +70,147 @@ pub struct NcclProcess {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Communicator {
-    /// NCCL's hash, 16 hexadecimal digits, the same on all ranks.
+    /// NCCL's hash, 16 hexadecimal digits, equal on all ranks.
     pub hash: String,
-    /// The framework's name for it, where it gave one.
+    /// Name that the framework set; empty if none.
     pub name: String,
-    /// Ranks in it.
+    /// Number of ranks.
     pub size: u32,
-    /// This rank, in it.
+    /// Rank of this process in the communicator.
     pub rank: u32,
-    /// Nodes in it.
+    /// Number of nodes.
     pub nodes: u64,
     /// [`NcclProcess::pid`].
     pub pid: u64,
-    /// When it was made.
+    /// When it was created.
     pub start: UnixMillis,
-    /// It was destroyed, in good order or given up.
+    /// Destroyed or aborted.
     pub destroyed: bool,
-    /// Operations handed to the GPU. Of a hang, the rank with fewest is the one that the others wait for.
+    /// Operations submitted to the GPU. In a hang the other ranks wait for the rank with the fewest.
     pub ops: u64,
-    /// The last one; `None`: there was none.
+    /// Last operation; `None` if there was none.
     pub last: Option<LastOp>,
-    /// Operations that the GPU was seen to begin, of those that were timed.
+    /// Timed operations that began on the GPU.
     pub timed_begun: u64,
-    /// And to finish; fewer than begun: this many were on the GPU when it ended.
+    /// Timed operations that finished. The difference to `timed_begun` was on the GPU when the process ended.
     pub timed_done: u64,
-    /// The last that was seen to finish, of `ops`, from 1; `None`: none was timed.
+    /// Number of the last timed operation that finished, counted from 1 as `ops`; `None` if none was timed.
     pub done_op: Option<u64>,
-    /// When that was seen.
+    /// When it finished.
     pub done_time: Option<UnixMillis>,
 }
 
-/// The last operation that a rank handed to its GPU.
+/// The last operation that a rank submitted to its GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastOp {
     /// `AllReduce`
     pub op: String,
-    /// NCCL's number of it among those of its kind; `None` for point to point.
+    /// NCCL's sequence number among operations of the same name; `None` for point to point.
     pub seq: Option<u64>,
-    /// Its bytes.
+    /// Size, bytes.
     pub bytes: u64,
-    /// When, a few milliseconds coarse.
+    /// Submission time, with an error of a few milliseconds.
     pub time: UnixMillis,
-    /// Then, or later: it is one of the first after a loop of very many and a rest.
+    /// `time` is a lower bound: the operation is one of the first after a long loop and a pause.
     pub time_is_earliest: bool,
 }
 
-/// When the newest operation was launched; `None` where it may have been later, or there is none.
+/// Launch time of the newest operation; `None` if there is none, or if only a lower bound is known.
 pub(crate) fn newest_launch<'a>(comms: impl Iterator<Item = &'a Communicator>) -> Option<UnixMillis> {
     let last = comms.filter_map(|one| one.last.as_ref());
     let newest = last.max_by_key(|op| (op.time, !op.time_is_earliest))?;
     (!newest.time_is_earliest).then_some(newest.time)
 }
 
-/// One kind of operation on one communicator.
+/// All calls of one collective signature on one communicator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Collective {
     /// [`Communicator::hash`].
     pub communicator: String,
-    /// Ranks of it.
+    /// Ranks of the communicator.
     pub size: u32,
-    /// Nodes of it.
+    /// Nodes of the communicator.
     pub nodes: u64,
-    /// NCCL's name. `Send` and `Recv` count messages, `P2pGroup` what went out with one launch of them.
+    /// NCCL's name. `Send` and `Recv` count messages, `P2pGroup` the messages of one launch.
     pub op: String,
-    /// Messages of this many bytes, up to twice that: a power of two.
+    /// Lower bound of the message size, bytes, a power of two; the upper bound is twice that.
     pub from_bytes: u64,
-    /// NCCL's name without `nccl`; `other`: it has none there (`Uint8`).
+    /// NCCL's name without `nccl` (`Float32`); `other` for types without one.
     pub datatype: String,
-    /// `RING`, `TREE`, `NVLS`, …; `other`: not said.
+    /// `RING`, `TREE`, `NVLS`, …; `other` if not reported.
     pub algorithm: String,
-    /// `LL`, `LL128`, `SIMPLE`; `other`: not said.
+    /// `LL`, `LL128`, `SIMPLE`; `other` if not reported.
     pub protocol: String,
-    /// The node's ranks in this row.
+    /// Number of the node's ranks in this row.
     pub ranks: u32,
-    /// Calls, summed over those ranks.
+    /// Number of calls, summed over those ranks.
     pub calls: u64,
-    /// Bytes, likewise.
+    /// Bytes, summed likewise.
     pub bytes: u64,
-    /// Calls of which the GPU's own time is known, likewise.
+    /// Calls whose duration on the GPU is known.
     pub timed: u64,
-    /// Their bytes.
+    /// Bytes of the timed calls.
     pub timed_bytes: u64,
-    /// Their GPU time, seconds: first channel's begin to last channel's end, waiting for others included.
+    /// GPU time of the timed calls, seconds, from the first channel's begin to the last channel's end,
+    /// including waits for other ranks.
     pub gpu_s: f64,
-    /// The shortest, seconds; `None`: none was timed.
+    /// Shortest, seconds; `None` if none was timed.
     pub min_s: Option<f64>,
-    /// The longest, seconds.
+    /// Longest, seconds.
     pub max_s: Option<f64>,
-    /// Of those, calls whose successor on the communicator began at once (within 50 µs of their end, 100 for messages).
+    /// Timed calls whose successor on the communicator began at once: within 50 µs of their end, 100 µs for
+    /// messages.
     pub back_to_back: u64,
-    /// Their bytes.
+    /// Bytes of the back-to-back calls.
     pub back_to_back_bytes: u64,
-    /// From their begin to their successor's, seconds.
+    /// Time from their begin to the begin of their successor, seconds.
     pub back_to_back_s: f64,
-    /// `timed_bytes` per rank over `gpu_s` per rank, times nccl-tests' factor, GB/s (1e9): what the wires carried
-    /// while the kernels ran.
+    /// Bus bandwidth while kernels ran: `timed_bytes` per rank over `gpu_s` per rank, times nccl-tests' factor,
+    /// GB/s (1e9).
     pub busbw_gb_s: Option<f64>,
-    /// `back_to_back_bytes` over `back_to_back_s`, likewise: what a loop of them gets, with what lies between two
-    /// kernels. That is nccl-tests' figure. `None`: none followed another at once, or few were timed and the GPU waited
-    /// for the launching thread, which timing holds up.
+    /// Bus bandwidth of a loop of calls, including gaps between kernels, as nccl-tests measures it:
+    /// `back_to_back_bytes` over `back_to_back_s`, times the factor, GB/s. `None` if no calls were back to
+    /// back, or if few were timed and the GPU waited for the launching thread, which timing delays.
     pub busbw_back_to_back_gb_s: Option<f64>,
-    /// The site's reference for this operation and size, GB/s; `None` if there is none, so that no share can be computed.
+    /// The site's reference for this operation and size, GB/s; `None` without one.
     pub reference_gb_s: Option<f64>,
-    /// [`Collective::comparable_gb_s`] of that, percent.
+    /// [`Collective::comparable_gb_s`] as a percentage of the reference.
     pub of_reference_percent: Option<f64>,
-    /// One standard error of the mean GPU time, percent of it: what sampling leaves open. `None`: fewer than two timed.
+    /// Standard error of the mean GPU time due to sampling, percent; `None` if fewer than two calls were timed.
     pub error_percent: Option<f64>,
-    /// The same of `busbw_back_to_back_gb_s`, and besides how well it is known what timing adds to a call.
+    /// The same for `busbw_back_to_back_gb_s`, plus the uncertainty of the overhead of timing.
     pub back_to_back_error_percent: Option<f64>,
-    /// Each rank's mean GPU time. The smallest of all ranks is about the transfer; what a rank has above it, it
-    /// spent waiting for others.
+    /// Each rank's mean GPU time. The smallest is close to the transfer time; the excess of another rank is its
+    /// wait.
     pub by_rank: Vec<RankTime>,
 }
 
-/// One rank's part of a [`Collective`].
+/// Calls of one rank in a [`Collective`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankTime {
     /// Rank in the communicator.
     pub rank: u32,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// Of which timed.
+    /// Number of timed calls.
     pub timed: u64,
-    /// GPU time of those, seconds.
+    /// GPU time of the timed calls, seconds.
     pub gpu_s: f64,
 }
 
 impl RankTime {
-    /// Mean GPU time of a call, seconds.
+    /// Mean GPU time of a timed call, seconds; `None` if none was timed.
     pub fn mean_s(&self) -> Option<f64> {
         #[allow(clippy::cast_precision_loss, reason = "a count of calls")]
         (self.timed > 0).then(|| self.gpu_s / self.timed as f64)
     }
 }
 
-/// What algorithm bandwidth is multiplied with to say what the wires carried, as nccl-tests does: 2(n-1)/n for
-/// AllReduce, (n-1)/n for AllGather, ReduceScatter and AlltoAll, else 1. `None` for an operation without bytes.
+/// Factor from algorithm bandwidth to bus bandwidth, as in nccl-tests: 2(n-1)/n for AllReduce, (n-1)/n for
+/// AllGather, ReduceScatter and AlltoAll, else 1. `None` for an operation without bytes.
 pub fn busbw_factor(op: &str, ranks: u32) -> Option<f64> {
     let n = f64::from(ranks.max(1));
     match op {

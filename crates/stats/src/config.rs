@@ -12,57 +12,57 @@ use crate::usage::peaks::SiteModel;
 
 use crate::metrics::JobLabel;
 
-/// `[report]`: where the reports of jobs go and who may read them.
+/// `[report]`: storage of job reports, and access to them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReportConfig {
-    /// A directory that every node and the controller share, mode 1777, made by the site. Absent: every
-    /// node keeps its own part in `local_dir`.
+    /// Directory shared by every node and the controller, mode 1777, created by the site. Absent: every node
+    /// keeps its reports in `local_dir`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// Where a part goes that `dir` cannot take; root's alone, on each machine.
+    /// Fallback for reports that could not be written to `dir`; on each machine, accessible to root only.
     pub local_dir: PathBuf,
-    /// Who may read a job's report.
+    /// Users who may read a job's report.
     pub access: ReportAccess,
-    /// The group of SlurmUser: the controller reads a job's evidence and adds its decision through it. A
-    /// group that does not exist leaves the reports to their owner and root alone.
+    /// Group of SlurmUser, which lets the controller read evidence and add its decision. If the group does not
+    /// exist, only owner and root have access.
     pub controller_group: String,
-    /// Reports whose job ended longer ago are removed, days; 0 keeps them.
+    /// Days after the end of a job until its report is removed; 0 keeps reports.
     pub retention_days: u32,
-    /// The nodes' samples are removed earlier, days; 0 keeps them as long as the report.
+    /// Days until samples of nodes are removed, which is earlier; 0 keeps them as long as the report.
     pub retention_sample_days: u32,
-    /// At most so many jobs in `local_dir` of a machine, the oldest go first; 0 is no limit.
+    /// Maximum of jobs in `local_dir` of a machine, the oldest are removed first; 0 is no limit.
     pub retention_jobs: u32,
-    /// A part that is larger is refused on reading and shortened on writing, MiB.
+    /// Maximum size of a node report, MiB: larger ones are truncated on writing and refused on reading.
     pub max_size_mib: u32,
-    /// How long writing or reading in `dir` may take.
+    /// Deadline for writing to and reading from `dir`.
     #[serde(with = "duration_text")]
     pub deadline: Duration,
-    /// While a job runs its nodes say so often what they know, for `railgate report --live`; 0 is never.
+    /// Interval of partial node reports while a job runs, for `railgate report --live`; 0 disables them.
     #[serde(with = "duration_text")]
     pub live: Duration,
-    /// When a job has ended for good, the controller puts one line of its report into our field of its AdminComment in
-    /// the accounting database. Every user who may see the job in sacct sees it.
+    /// After the final end of a job, the controller writes a one-line summary into railgate's field of
+    /// AdminComment in the accounting database. All users who may list the job with sacct can read it.
     pub admin_comment: bool,
-    /// The controller records beside the nodes' parts how Slurm ended each job, for the time when slurmctld has forgotten it.
-    /// Needs `dir`.
+    /// The controller records how Slurm ended each job beside the node reports, because slurmctld forgets it.
+    /// Requires `dir`.
     pub record_ends: bool,
-    /// The site's table of cables, as `railgate fabric --table` reads it: reports then name the leafs of ports that waited
-    /// or went down. Every user who reads a report must be able to read it.
+    /// The site's cable table, as read by `railgate fabric --table`. Reports then name the leaf switches of
+    /// ports that waited or went down. All users who read reports must be able to read the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cables: Option<PathBuf>,
     /// Thresholds of the diagnosis rules.
     pub rules: Rules,
 }
 
-/// Who may read a job's report.
+/// Users who may read a job's report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportAccess {
     /// The job's owner and root.
     #[default]
     Owner,
-    /// Members of the job's primary group as well.
+    /// Also members of the job's primary group.
     Account,
 }
 
@@ -123,49 +123,50 @@ impl ReportConfig {
         problems
     }
 
-    /// How long it may take to read what the nodes of a job of so many nodes reported: 20 ms more for each node, at most
-    /// four times the deadline.
+    /// Time limit for reading the reports of a job with this number of nodes: the deadline plus 20 ms for each
+    /// node, at most four times the deadline.
     pub fn time_for(&self, nodes: u32) -> Duration {
         (self.deadline + nodes * Duration::from_millis(20)).min(self.deadline * 4)
     }
 
-    /// The largest part, bytes.
+    /// Maximum size of a node report, bytes.
     pub fn max_bytes(&self) -> u64 {
         u64::from(self.max_size_mib) << 20
     }
 }
 
-/// `[stats]`: what a node's part of the report holds.
+/// `[stats]`: contents of a node report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StatsConfig {
-    /// Kernel lines that are no Xid: at most so many, the first ones.
+    /// Maximum of kernel log lines other than Xids; the first ones are kept.
     pub max_kernel_events: usize,
-    /// An event so long after the epilog began still belongs to the run (the kernel's clock is not ours).
+    /// Events up to this long after the start of the epilog belong to the run, because kernel and system clocks
+    /// differ.
     #[serde(with = "duration_text")]
     pub event_slack: Duration,
     /// Run the sampler beside each job with GPUs.
     pub sampler: bool,
-    /// The sampler's first look at the job's processes, so long after the prolog; each further one at three times
-    /// the last one's time, then every hour.
+    /// Time from the prolog to the sampler's first probe of the job's processes. Each further probe follows at
+    /// three times the time of the last one, later every hour.
     #[serde(with = "duration_text")]
     pub task_look: Duration,
-    /// How often the sampler reads the GPUs, the ports and the job's cgroup.
+    /// Interval at which the sampler reads GPUs, ports and the job's cgroup.
     #[serde(with = "duration_text")]
     pub sample: Duration,
     /// Which jobs with GPUs get the NCCL profiler plugin.
     pub nccl_profiler: Share,
-    /// That plugin, absolute path, as tasks see it.
+    /// Absolute path of that plugin, as tasks see it.
     pub nccl_profiler_path: String,
-    /// The site's own peaks and calibrations, by NVML's name of the model.
+    /// The site's peaks and calibrations, by NVML's model name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, SiteModel>,
-    /// Bus bandwidths that the site has measured on its own machines, for the report's column "ref".
+    /// Bus bandwidths measured by the site, for the column "ref" of a report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<Reference>,
 }
 
-/// Where packages put it.
+/// Path in the packages.
 const PROFILER: &str = "/usr/lib/railgate/libnccl-profiler-railgate.so";
 
 impl Default for StatsConfig {
@@ -185,12 +186,13 @@ impl Default for StatsConfig {
 }
 
 impl StatsConfig {
-    /// When the processes are looked at next, after a probe `last` after the start.
+    /// Time of the next probe of processes, given that of the last one; both since the start.
     pub fn next_look(&self, last: Duration) -> Duration {
         (last * 3).min(last + Duration::from_secs(3600))
     }
 
-    /// How long after NCCL was first seen it counts as set up: less than lies between the first two probes.
+    /// How long NCCL must have been in use to count as set up; shorter than the time between the first two
+    /// probes.
     pub fn settled(&self) -> Duration {
         self.task_look * 3 / 2
     }
@@ -231,12 +233,12 @@ impl StatsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// The collector's directory, made by the site. Absent: no metrics.
+    /// Directory of the textfile collector, created by the site. Absent: no metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// What the series of a job tell of it besides its GPUs.
+    /// Labels that describe the job on its series, besides its GPUs.
     pub labels: Vec<JobLabel>,
-    /// How often a job's file is written.
+    /// Interval at which a job's file is written.
     #[serde(with = "duration_text")]
     pub interval: Duration,
 }
@@ -271,13 +273,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_in_range() {
+    fn defaults_are_in_range() {
         assert!(ReportConfig::default().problems().is_empty());
         assert!(StatsConfig::default().problems().is_empty());
     }
 
     #[test]
-    fn every_bad_value_is_named() {
+    fn every_value_out_of_range_is_named() {
         let config = ReportConfig {
             dir: Some(PathBuf::from("reports")),
             max_size_mib: 0,
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_text() {
+    fn durations_are_written_as_text() {
         let config: ReportConfig = serde_json::from_str(r#"{"deadline": "3s"}"#).unwrap();
         assert_eq!(config.deadline, Duration::from_secs(3));
         assert!(serde_json::from_str::<ReportConfig>(r#"{"deadline": 3}"#).is_err());

@@ -17,46 +17,46 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its length, seconds; `None` where the clock went backwards or stood still.
+    /// Length, seconds; `None` if the clock did not advance or went backwards.
     pub fn seconds(self) -> Option<f64> {
         let millis = self.end.checked_sub(self.start).filter(|millis| *millis > 0)?;
         Some(std::time::Duration::from_millis(millis).as_secs_f64())
     }
 }
 
-/// One counter over the window. A delta that cannot be trusted is failed, never zero.
+/// One counter over the window. An unreliable delta is `Failed`, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counter<T> {
-    /// At the earlier reading.
+    /// Earlier reading.
     pub before: Reading<T>,
-    /// At the later reading.
+    /// Later reading.
     pub after: Reading<T>,
-    /// The difference, or why there is none.
+    /// Difference, or why there is none.
     pub delta: Reading<T>,
 }
 
-/// What one GPU did during the run.
+/// Counters of one GPU over the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuUse {
-    /// NVML index at the later reading (at the earlier one for a GPU that is gone).
+    /// NVML index at the later reading; at the earlier one if the GPU is lost.
     pub index: u32,
     /// PCI address.
     pub pci: Reading<PciAddress>,
     /// UUID.
     pub uuid: Reading<String>,
-    /// Model.
+    /// Model name.
     pub name: Reading<String>,
-    /// The job held it; `None` where Slurm's list could not be read.
+    /// Whether the GPU was allocated to the job; `None` if Slurm's list could not be read.
     pub own: Option<bool>,
-    /// Whether it answers after the run.
+    /// Whether it responds after the run.
     pub access: Access,
-    /// Energy drawn, joules. On a shared GPU: of all who used it.
+    /// Energy, joules. On a shared GPU it includes other jobs.
     pub energy_j: Counter<f64>,
     /// Uncorrected ECC errors.
     pub ecc_uncorrected: Counter<u64>,
     /// Corrected ECC errors.
     pub ecc_corrected: Counter<u64>,
-    /// Rows remapped, for correctable and uncorrectable errors together.
+    /// Remapped rows, for correctable and uncorrectable errors together.
     pub rows_remapped: Counter<u64>,
     /// PCIe replays.
     pub pcie_replays: Counter<u64>,
@@ -64,38 +64,38 @@ pub struct GpuUse {
     pub nvlink_tx_bytes: Counter<u64>,
     /// Bytes received over NVLink.
     pub nvlink_rx_bytes: Counter<u64>,
-    /// NVLinks that were up before and after, of how many the GPU listed.
+    /// Number of NVLinks up before and after, of those that the GPU listed.
     pub nvlinks_up: Counter<u32>,
-    /// °C after the run.
+    /// Temperature after the run, °C.
     pub temperature_c: Reading<u32>,
 }
 
-/// What one RDMA port did during the run. A node's ports are not split between its jobs.
+/// Counters of one RDMA port over the run. They are not split between the jobs of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortUse {
-    /// `mlx5_0`
+    /// HCA name, `mlx5_0`.
     pub hca: String,
-    /// From 1.
+    /// Port number, from 1.
     pub port: u32,
-    /// Its rail, `None` for a port that is none.
+    /// Rail number; `None` for a port that is not on a rail.
     pub rail: Option<usize>,
     /// Port state before.
     pub state_before: Reading<PortState>,
     /// Port state after.
     pub state_after: Reading<PortState>,
-    /// Gb/s after.
+    /// Link rate after the run, Gb/s.
     pub rate_gbps: Reading<f64>,
-    /// Bytes sent: `port_xmit_data`, which counts four octets each, times four.
+    /// Bytes sent: `port_xmit_data`, in units of four octets, times four.
     pub tx_bytes: Counter<u64>,
     /// Bytes received: `port_rcv_data` times four.
     pub rx_bytes: Counter<u64>,
-    /// `link_downed`: how often the link went down.
+    /// `link_downed`: number of times the link went down.
     pub link_downed: Counter<u64>,
-    /// Error and retransmission counters by kernel name: those that grew, and those that cannot be told.
+    /// Error and retransmission counters by kernel name: those that increased, and those that are unknown.
     pub errors: BTreeMap<String, Counter<u64>>,
 }
 
-/// Counters that tell of loss, retransmission or a bad link; the rest is traffic or configuration.
+/// Counters of loss, retransmission or a bad link. Other counters are traffic or configuration.
 pub const ERROR_COUNTERS: &[(&str, &str)] = &[
     ("symbol_error", "symbol errors on the link, after error correction on HDR and later"),
     ("link_error_recovery", "times the link retrained by itself"),
@@ -126,7 +126,7 @@ pub const ERROR_COUNTERS: &[(&str, &str)] = &[
     ("rp_cnp_ignored", "congestion notices ignored (RoCE)"),
 ];
 
-/// Why no delta can be had at all, for every counter of the pair.
+/// Reason why no delta of this pair of snapshots can be computed, if there is one.
 fn broken_pair(before: &Snapshot, after: &Snapshot) -> Option<String> {
     if before.boot_id.is_empty() || after.boot_id.is_empty() {
         Some("the boot of one of the two readings is not known".to_owned())
@@ -181,7 +181,7 @@ fn absent<T>(side: &str) -> Reading<T> {
     Reading::Failed(format!("not seen {side} the run"))
 }
 
-/// The GPUs that a job held during a run: their NVML indices may differ between the snapshots before and after it.
+/// GPUs that a job held during a run. Their NVML indices may differ between the snapshots before and after it.
 #[derive(Clone, Debug)]
 pub struct RunGpus {
     /// `None` without a snapshot from before the run.
@@ -190,7 +190,8 @@ pub struct RunGpus {
 }
 
 impl RunGpus {
-    /// Finds them in both snapshots. `remembered` are the GPUs that the node had before either, where that is known.
+    /// Finds the job's GPUs in both snapshots. `remembered` are the GPUs that the node had before them, if
+    /// known.
     pub fn resolve(
         allocation: &Allocation,
         before: Option<&Snapshot>,
@@ -203,24 +204,24 @@ impl RunGpus {
         RunGpus { before: was.map(|gpus| of(Some(gpus))), after: of(after.gpus.data()) }
     }
 
-    /// Those of the earlier snapshot, or of the later one where there is none; indices are that snapshot's.
+    /// GPUs of the earlier snapshot, or of the later one if there is none, with that snapshot's indices.
     pub(crate) fn first(&self) -> &JobGpus {
         self.before.as_ref().unwrap_or(&self.after)
     }
 
-    /// Those of the later snapshot.
+    /// GPUs of the later snapshot.
     pub fn after(&self) -> &JobGpus {
         &self.after
     }
 }
 
-/// The same card at another look: by UUID, else by PCI address; by index only where neither is known.
+/// The same card in another snapshot: by UUID, else by PCI address; by index only if neither is known.
 fn same_card<'a>(gpu: &Gpu, among: &'a [Gpu]) -> Option<&'a Gpu> {
     if let Some(uuid) = gpu.uuid.known() {
         if let Some(found) = among.iter().find(|other| other.uuid.known() == Some(uuid)) {
             return Some(found);
         }
-        // The other look may not have had its UUID (a lost GPU); a different UUID is a different card.
+        // The other snapshot may lack its UUID (a lost GPU); a different UUID is a different card.
         return among.iter().find(|other| {
             other.uuid.known().is_none()
                 && match (other.pci.known(), gpu.pci.known()) {
@@ -303,7 +304,7 @@ fn gpu_use(was: Option<&Gpu>, is: Option<&Gpu>, own: Option<bool>, broken: Optio
     })
 }
 
-/// Use of the GPUs between two readings. `held`: those of the job. Without `before` every delta is unknown: there is no baseline.
+/// Counters of GPUs between two readings. `held`: GPUs of the job. Without `before` all deltas are unknown.
 pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, held: &RunGpus) -> Vec<GpuUse> {
     let broken = match before {
         Some(before) => broken_pair(before, after),
@@ -326,7 +327,7 @@ pub fn gpu_uses(before: Option<&Snapshot>, after: &Snapshot, held: &RunGpus) -> 
         .iter()
         .filter_map(|gpu| {
             let earlier = same_card(gpu, was);
-            // A lost GPU may have no UUID any more; the earlier look still knows whose it was.
+            // A lost GPU may have no UUID any more; the earlier snapshot shows which job held it.
             let own = match earlier {
                 Some(earlier) => held.first().has(earlier.index),
                 None => held.after().has(gpu.index),
@@ -353,7 +354,7 @@ fn port_counter(port: Option<&Port>, name: &str, side: &str) -> Reading<u64> {
     }
 }
 
-/// Use of the RDMA ports between two readings.
+/// Counters of RDMA ports between two readings.
 pub fn port_uses(before: Option<&Snapshot>, after: &Snapshot, rails: Option<&RailMap>) -> Vec<PortUse> {
     let broken = match before {
         Some(before) => broken_pair(before, after),
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_is_the_difference() {
+    fn deltas_are_differences_of_the_readings() {
         let before = machine("n1", "");
         let now = after(&before, "");
         let gpus = uses(&before, &now);
@@ -447,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn backwards_and_across_a_boot_are_unknown_never_zero() {
+    fn counters_that_decrease_or_cross_a_boot_are_unknown() {
         let mut before = machine("n1", "");
         let mut now = after(&before, "");
         if let Part::Read { data, .. } = &mut before.gpus {
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_gpu_keeps_its_owner_and_has_no_numbers() {
+    fn lost_gpu_keeps_its_owner_and_has_no_deltas() {
         let before = machine("n1", "");
         for fault in ["gpu-lost@3", "gpu-missing@3"] {
             let gpus = uses(&before, &after(&before, fault));
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn another_card_at_the_same_index_is_not_compared() {
+    fn different_card_at_the_same_index_is_not_compared() {
         let before = machine("n1", "");
         let mut now = after(&before, "");
         if let Part::Read { data, .. } = &mut now.gpus {
@@ -500,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_that_grew_are_listed() {
+    fn only_error_counters_that_grew_are_listed() {
         let before = machine("n1", "");
         let mut now = after(&before, "");
         if let Part::Read { data, .. } = &mut now.fabric {
@@ -515,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_gave_nothing_leaves_the_earlier_look() {
+    fn earlier_reading_is_shown_if_the_later_one_failed() {
         let before = machine("n1", "");
         let mut now = after(&before, "");
         now.gpus = Part::Silent { after_ms: 8000.0 };

@@ -1,48 +1,48 @@
 use railgate_model::{JobRequest, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-/// What the controller decided about one attempt of a job, and why: `<attempt>/decision.json`.
+/// The controller's decision about one attempt of a job, with the reason: `<attempt>/decision.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// [`crate::REPORT_SCHEMA`] of the writer.
     pub schema: u32,
     /// `SLURM_CLUSTER_NAME`.
     pub cluster: String,
-    /// Job id, as the report directory has it.
+    /// Job id, as in the name of the report directory.
     pub job: u32,
     /// The attempt that had ended.
     pub attempt: u32,
-    /// When it was decided.
+    /// Time of the decision.
     pub time: UnixMillis,
-    /// What was done about the job.
+    /// What the controller did with the job.
     pub what: DecisionKind,
-    /// One sentence.
+    /// Reason, in one sentence.
     pub why: String,
-    /// Slurm's base state of the job where it could be seen: `FAILED`, `NODE_FAIL`.
+    /// Slurm's base state of the job if known: `FAILED`, `NODE_FAIL`.
     #[serde(default)]
     pub state: Option<String>,
-    /// What the job asked for, where Slurm was asked about it.
+    /// The job's request, if Slurm was queried for it.
     #[serde(default)]
     pub request: JobRequest,
-    /// Faults that were found on its nodes and do not count as the cause.
+    /// Faults found on its nodes that do not count as the cause.
     #[serde(default)]
     pub discounted: Vec<Discounted>,
-    /// The nodes were not asked, because the owner had not asked for a restart and nothing else forbade one.
+    /// The nodes were not queried: the owner had not requested a restart and nothing else ruled one out.
     #[serde(default)]
     pub not_asked: bool,
     /// `SLURM_JOB_EXIT_CODE`, a raw wait status.
     #[serde(default)]
     pub exit_status: Option<i32>,
-    /// `auto`, `never` or a number: the consent after policy.
+    /// Consent after policy: `auto`, `never` or a number.
     #[serde(default)]
     pub consent: String,
-    /// How much of the budget is used; `None` where it was not looked at.
+    /// Use of the restart budget; `None` if it was not read.
     #[serde(default)]
     pub budget: Option<Budget>,
-    /// The attempt's nodes, unexpanded: of a node that died there is no part to say it.
+    /// The attempt's nodes, unexpanded; a node that died leaves no report with it.
     #[serde(default)]
     pub nodelist: String,
-    /// The nodes that were looked at.
+    /// The nodes that were checked.
     #[serde(default)]
     pub nodes: Vec<DecisionNode>,
     /// How long the controller waited for the epilogs, milliseconds.
@@ -50,26 +50,26 @@ pub struct Decision {
     pub waited_ms: u64,
 }
 
-/// What was done about the job.
+/// What the controller did with the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecisionKind {
-    /// It goes back to the queue, by railgate.
+    /// Requeued by railgate.
     Requeued,
-    /// It goes back to the queue, by Slurm itself: a node died.
+    /// Requeued by Slurm itself: a node died.
     RequeuedBySlurm,
-    /// It goes back to the queue, by Slurm itself: the gate of a node refused it before it started.
+    /// Requeued by Slurm itself: the gate refused a node before the job started.
     Moved,
-    /// It goes back and is held: the budget is spent.
+    /// Requeued and held: the restart budget is spent.
     Held,
-    /// It stays ended.
+    /// Not requeued.
     Left,
-    /// It should have come back and the attempt failed; `why` says how.
+    /// The requeue failed; `why` has the error.
     Failed,
 }
 
 impl DecisionKind {
-    /// The job went back into the queue: how it ended is another attempt's end.
+    /// Whether the job was requeued, so that its final end is that of a later attempt.
     pub(crate) fn went_back(self) -> bool {
         match self {
             DecisionKind::Requeued
@@ -80,7 +80,7 @@ impl DecisionKind {
         }
     }
 
-    /// What was done, before a colon and the reason.
+    /// Title of the decision; a colon and the reason follow.
     pub fn title(self) -> &'static str {
         match self {
             DecisionKind::Requeued => "railgate requeued the job",
@@ -97,13 +97,13 @@ impl DecisionKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Budget {
-    /// Deaths during a run in the sliding window, this one included.
+    /// Restarts after failures in the sliding window, including this one.
     pub restarts: u32,
-    /// How many are allowed.
+    /// Allowed number of restarts.
     pub max_restarts: u32,
-    /// Moves by the gate, before the job had started.
+    /// Requeues by the gate before the job had started.
     pub moves: u32,
-    /// How many are allowed before the back-off is at its longest.
+    /// Number of requeues at which the back-off reaches its maximum.
     pub max_moves: u32,
 }
 
@@ -115,11 +115,11 @@ pub struct Discounted {
     pub node: String,
     /// `site-raid`, `gpu-lost@3`.
     pub subject: String,
-    /// Why it does not count.
+    /// Why it does not count as the cause.
     pub why: String,
 }
 
-/// What was known of one node when it was decided.
+/// State of one node at the time of the decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionNode {
     /// Slurm's name.
@@ -127,13 +127,13 @@ pub struct DecisionNode {
     /// Slurm's state: `IDLE+DRAIN`.
     #[serde(default)]
     pub state: String,
-    /// Its reason, of railgate or of another owner.
+    /// Slurm's reason of the node, set by railgate or another owner.
     #[serde(default)]
     pub reason: String,
-    /// It carried evidence for this job.
+    /// The node had evidence for this job.
     #[serde(default)]
     pub evidence: bool,
-    /// Where the evidence came from: `drain reason`, `report`.
+    /// Source of the evidence: `drain reason`, `report`.
     #[serde(default)]
     pub source: String,
 }

@@ -1,7 +1,7 @@
-//! What a job's numbers mean: model FLOP utilisation, goodput, where the time went, who was slow, what hung.
+//! Interpretation of a job's figures: model FLOP utilisation, goodput, shares of time, stragglers, hangs.
 //!
-//! Pure functions over what the nodes' parts hold (usage, communication, application). What a rule needs and is not
-//! there makes its answer unknown, never zero and never "fine".
+//! Pure functions of the node reports (usage, communication, application). If an input of a rule is missing,
+//! its result is unknown, never zero and never "healthy".
 
 mod catalogue;
 mod facts;
@@ -23,38 +23,38 @@ pub(crate) use register::Line;
 pub use register::{Class, Number, Rule, Threshold, Time, Value};
 pub use rules::{RULES, Rules};
 
-/// What the numbers of one attempt mean.
+/// Interpretation of the figures of one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Analysis {
-    /// Model FLOP utilisation: what the program says it did, of what the GPUs could do.
+    /// Model FLOP utilisation: FLOP that the program reports over the peak of its GPUs.
     pub model: Reading<ModelUse>,
-    /// Hardware FLOP utilisation and the like, over all GPUs of the job: what the pipes did, useful or not.
+    /// Hardware utilisation over all GPUs of the job, whether the work was useful or not.
     pub hardware: Reading<HardwareUse>,
-    /// How much of the allocated time moved the training forward.
+    /// Share of the allocated time that advanced the training.
     pub goodput: Reading<Goodput>,
-    /// Where the GPUs' time went.
+    /// Shares of the GPUs' time.
     pub shares: Reading<Shares>,
-    /// What stands out, costliest first.
+    /// Findings, sorted by cost in descending order.
     pub diagnoses: Vec<Diagnosis>,
-    /// Ranks that have reported, and how many there were meant to be.
+    /// Number of ranks that reported.
     pub ranks: u32,
-    /// See `ranks`; `None` if not reported.
+    /// Number of ranks expected; `None` if not reported.
     pub world: Option<u32>,
 }
 
-/// Model FLOP utilisation, with what it is made from.
+/// Model FLOP utilisation, with the figures that it is computed from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelUse {
-    /// Model FLOP per second over the peak of all its GPUs, while steps ran: checkpoints, start-up and restarts are
-    /// not in it. 0 to 1.
+    /// Model FLOP per second over the peak of all GPUs of the job while steps ran, excluding checkpoints,
+    /// start-up and restarts, 0 to 1.
     pub fraction: f64,
     /// The same over the whole allocated time.
     pub of_allocated: Reading<f64>,
-    /// Whose way of counting: [`crate::application::Convention::title`].
+    /// Convention of counting: [`crate::application::Convention::title`].
     pub convention: String,
-    /// `bf16`
+    /// Data type, `bf16`.
     pub dtype: String,
-    /// Dense peak of one GPU in that type, TFLOP/s.
+    /// Dense peak of one GPU in that data type, TFLOP/s.
     pub peak_tflops: f64,
     /// FLOP per token or sample, forward and backward.
     pub flops_per_unit: f64,
@@ -64,68 +64,71 @@ pub struct ModelUse {
     pub units_per_s: f64,
     /// Mean time of a step, seconds, over all ranks.
     pub step_s: f64,
-    /// GPUs that it is shared out over.
+    /// Number of GPUs that the work is divided over.
     pub gpus: f64,
 }
 
-/// What the job's GPUs did, means over those that were sampled, by time.
+/// Means over the sampled GPUs of the job, weighted by time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HardwareUse {
-    /// GPUs that were sampled.
+    /// Number of sampled GPUs.
     pub gpus: u32,
     /// [`crate::usage::HardwareFlop::tensor_fraction`].
     pub tensor_fraction: Reading<f64>,
-    /// It may be off by this fraction of itself, the worst of the GPUs.
+    /// Relative uncertainty of `tensor_fraction`, the largest of the GPUs.
     pub band: f64,
-    /// All of them are calibrated.
+    /// Whether all GPUs are calibrated.
     pub calibrated: bool,
-    /// Time with any kernel, percent: GPM's graphics activity, else NVML's utilisation, which `nvidia-smi` shows.
+    /// Time with any kernel running, percent: GPM's graphics activity, else NVML's utilisation, as in
+    /// `nvidia-smi`.
     pub busy_percent: Reading<f64>,
-    /// SMs with work, percent.
+    /// Share of SMs that are active, percent.
     pub sm_percent: Reading<f64>,
-    /// Memory traffic, percent of the peak.
+    /// Memory traffic, percent of the peak bandwidth.
     pub dram_percent: Reading<f64>,
-    /// MHz.
+    /// SM clock, MHz.
     pub sm_clock_mhz: Reading<f64>,
-    /// Watts per GPU.
+    /// Power per GPU, watts.
     pub power_w: Reading<f64>,
-    /// Joules of all of them.
+    /// Energy of all of them, joules.
     pub energy_j: Reading<f64>,
-    /// Share of the allocated time that samples stand for, 0 to 1.
+    /// Share of the allocated time that is covered by samples, 0 to 1.
     pub coverage: f64,
 }
 
-/// Productive time over allocated time. All in seconds, means over the ranks; they add up to `allocated_s`.
+/// Productive time over allocated time. All times are in seconds, means over the ranks, and add up to
+/// `allocated_s`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
     /// `productive_s` over `allocated_s`, 0 to 1.
     pub fraction: f64,
     /// From the first prolog to the last epilog.
     pub allocated_s: f64,
-    /// In steps that were not done before.
+    /// Steps done for the first time.
     pub productive_s: f64,
-    /// From the beginning (and after a restart in the job) to the first step's end.
+    /// From each start of the program to the end of its first step.
     pub start_up_s: f64,
     /// In checkpoints.
     pub checkpoint_s: f64,
-    /// In steps that had been done before, in this attempt or, up to the checkpoint, in an earlier one.
+    /// Repeated steps: done before in this attempt or, up to the checkpoint, in an earlier one.
     pub redone_s: f64,
-    /// From the last step to the end.
+    /// From the end of the last step to the end.
     pub tail_s: f64,
-    /// What is left: evaluation, pauses between steps and restarts that the program does not tell.
+    /// Remainder: evaluation, pauses between steps, and restarts that the program does not report.
     pub other_s: f64,
-    /// GPUs of the job, to make GPU-hours of it.
+    /// GPUs of the job, to compute GPU-hours.
     pub gpus: u32,
 }
 
-/// Where the GPUs' time went, percent; they add up to 100.
+/// Shares of the GPUs' time, percent; they add up to 100.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
-    /// SMs at work, neither waiting for memory nor for other ranks.
+    /// SMs active, waiting neither for memory nor for other ranks.
     pub compute: f64,
-    /// In collectives, waiting for a rank that came later; at most, as overlap with compute cannot be told.
+    /// In collectives, waiting for a late rank. An upper bound, since overlap with computation cannot be
+    /// measured.
     pub comm_wait: Reading<f64>,
-    /// In collectives, moving data; likewise.
+    /// In collectives, transferring data; likewise an upper bound.
     pub comm_wire: Reading<f64>,
     /// Limited by memory traffic.
     pub memory: f64,
@@ -133,54 +136,54 @@ pub struct Shares {
     pub input: Reading<f64>,
     /// Kernels too small, or launched too late.
     pub launch: f64,
-    /// Some kernel ran on few SMs, and whether it was NCCL's or the program's own is not known: NCCL's plugin was not
-    /// loaded, or has no times.
+    /// A kernel ran on few SMs, and it is not known whether it was NCCL's or the program's: the NCCL plugin was
+    /// not loaded, or has no times.
     #[serde(default)]
     pub unknown: f64,
-    /// Nothing to do, for no reason that was found.
+    /// Idle, with no cause found.
     pub idle: f64,
     /// In checkpoints.
     pub checkpoint: Reading<f64>,
-    /// Lost to clocks held down by heat or power supply; a part of the others, and not in the sum.
+    /// Lost to clocks reduced by heat or power supply; included in other shares and not in the sum.
     pub throttled: Reading<f64>,
-    /// How sure: `high` with every source, `medium` without the program's or NCCL's own word, `low` without both, or
-    /// where NCCL's calls or a fifth of the samples are missing.
+    /// `high` with every source; `medium` without the report of the program or of NCCL; `low` without both, or
+    /// if NCCL calls or a fifth of the samples are missing.
     pub confidence: String,
 }
 
-/// What stands out.
+/// A finding of a rule about the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// Which rule: its id in [`RULES`].
+    /// Id of the rule in [`RULES`].
     pub rule: String,
     /// [`Class`] of the rule: `hardware`, `application` or `unknown`.
     pub class: String,
     /// `high`, `medium`, `low`.
     pub confidence: String,
-    /// What it costs, 0 to 1 of the job; `None`: not known, or not a matter of speed.
+    /// Cost as a fraction of the job, 0 to 1; `None` if not known, or if the finding is not about speed.
     pub costs: Option<f64>,
-    /// Who: `n1 GPU 5 rank 13`; empty: all.
+    /// Affected GPU, rank or node, `n1 GPU 5 rank 13`; empty for all.
     pub part: String,
-    /// When it began, where that is known.
+    /// When it began, if known.
     pub since: Option<UnixMillis>,
-    /// One sentence.
+    /// The finding, in one sentence.
     pub what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: String,
 }
 
-/// Most that are kept of one rule.
+/// Maximum of findings of one rule.
 const MOST: usize = 8;
 
-/// Model FLOP utilisation and goodput of a part whose job still runs, at `now`; `None`: not known.
+/// Model FLOP utilisation and goodput of one node while the job runs, up to `now`; `None` if not known.
 pub(crate) fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, Option<f64>) {
     let facts = Facts::new(std::slice::from_ref(part), Some(now), Outcome::Good, None);
     let model = mfu::model(&facts).known().map(|model| model.fraction);
     (model, goodput::goodput(&facts).known().map(|goodput| goodput.fraction))
 }
 
-/// What the parts of one attempt mean. `end` is `None` while it runs; `before` is the highest step that an earlier
-/// attempt had reached; `rules` has the thresholds in force.
+/// Interprets the node reports of one attempt. `end` is `None` while it runs; `before` is the highest step of
+/// earlier attempts; `rules` has the thresholds in force.
 pub(crate) fn analyse(
     nodes: &[NodeReport],
     end: Option<UnixMillis>,
@@ -200,7 +203,7 @@ pub(crate) fn analyse(
         (rule.find)(&facts).into_iter().take(MOST).map(|found| Diagnosis::new(rule, found))
     };
     let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
-    // What has no price ended the job, and the rules stand in order of that.
+    // Findings without a cost ended the job; they follow the order of the register.
     diagnoses.sort_by(|a, b| {
         let price = |diagnosis: &Diagnosis| diagnosis.costs.unwrap_or(f64::INFINITY);
         price(b).total_cmp(&price(a))
@@ -232,12 +235,12 @@ impl Diagnosis {
 }
 
 impl Analysis {
-    /// The diagnoses whose rules name this line of the first screen.
+    /// Findings whose rules name this line of the first screen.
     pub(crate) fn on_line(&self, line: Line) -> impl Iterator<Item = &Diagnosis> {
         self.diagnoses.iter().filter(move |one| by_id(&one.rule).is_some_and(|rule| rule.line == line))
     }
 
-    /// "GPU utilisation 95 %, MFU 12 %" in one sentence.
+    /// GPU utilisation and MFU in one sentence: "GPU utilisation 95 %, MFU 12 %".
     pub fn sentence(&self) -> Option<String> {
         let busy = self.hardware.known().and_then(|hardware| hardware.busy_percent.known().copied());
         let mfu = self.model.known().map(|model| model.fraction * 100.0);

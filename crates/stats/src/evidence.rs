@@ -11,11 +11,11 @@ fn gpus(snapshot: Option<&Snapshot>) -> &[Gpu] {
     snapshot.and_then(|snapshot| snapshot.gpus.data()).map_or(&[], |gpus| &gpus.gpus)
 }
 
-/// What a finding is about.
+/// Part of the node that a finding concerns.
 enum Subject {
     Gpu(u32, Option<PciAddress>),
     Port(String),
-    /// A path, a part of the node, or nothing in particular: a job with the whole node held that, too.
+    /// A path, another part of the node, or the node itself. A job with the whole node held it too.
     Node(String),
 }
 
@@ -42,8 +42,8 @@ fn subject(finding: &Finding, before: Option<&Snapshot>, after: &Snapshot) -> Su
     Subject::Node(part.to_owned())
 }
 
-/// Whether the job held the GPU. The allocation speaks of indices as they were before the run: a GPU that
-/// is lost may shift those behind it.
+/// Whether the job held the GPU. The allocation uses the indices from before the run; a lost GPU shifts those
+/// behind it.
 fn holds_gpu(
     held: &RunGpus,
     index: u32,
@@ -109,8 +109,8 @@ fn first_xid(kernel: &KernelEvents, pci: Option<PciAddress>) -> Option<UnixMilli
         .min()
 }
 
-/// Findings of the epilog that may have ended the job: what is broken on this node or at its end of a cable,
-/// when it broke, and whether the job held it.
+/// Findings of the epilog that may have ended the job: faults of this node or of its cables, when they
+/// occurred, and whether the job held the device.
 pub fn evidence(
     verdict: &Verdict,
     before: Option<&Snapshot>,
@@ -146,11 +146,11 @@ pub fn evidence(
     items
 }
 
-/// What the kernel said during the run: Xids apart, of the rest the first `max_kernel_events`. Of the processes that it killed for
-/// want of memory only the job's own are among them; of a job without GPUs nothing else is.
+/// Kernel messages during the run: all Xids, and the first `max_kernel_events` other lines. Of processes killed
+/// for lack of memory only the job's own are included; a job without GPUs gets no other lines.
 pub fn kernel_events(after: &Snapshot, start: UnixMillis, job: &Job, config: &StatsConfig) -> KernelEvents {
     let Some(log) = after.kernel_log.data() else {
-        // Those of NVML are of this job's time: its sampler has waited for them.
+        // Xids from NVML are of this run: its sampler waited for them.
         let mut xids = after.xids();
         xids.truncate(config.max_kernel_events.max(1));
         return KernelEvents { xids, unread: after.kernel_log.missing(), ..KernelEvents::default() };
@@ -170,7 +170,7 @@ pub fn kernel_events(after: &Snapshot, start: UnixMillis, job: &Job, config: &St
         .collect();
     keep_own_kills(&mut lines, job);
     if job.allocation == Allocation::NoGpus {
-        // The GPUs and what else the log tells of are others', or judged by checks.
+        // GPUs and other lines belong to other jobs, or are covered by checks.
         xids.clear();
         lines.retain(|line| is_oom(&line.text));
     }
@@ -184,15 +184,14 @@ pub fn kernel_events(after: &Snapshot, start: UnixMillis, job: &Job, config: &St
     }
 }
 
-/// Takes away the records about processes of others that the kernel killed for want of memory.
+/// Removes records of other users' processes that were killed for lack of memory.
 pub(crate) fn keep_own_kills(lines: &mut Vec<KernelLine>, job: &Job) {
     let own: Vec<u64> =
         oom_kills(lines).into_iter().filter(|kill| kill.is_of(job)).flat_map(|kill| kill.seqs).collect();
     lines.retain(|line| !is_oom(&line.text) || own.contains(&line.seq));
 }
 
-/// Evidence that counts for the question why the job ended: not another job's device, and not later than
-/// the end of the run.
+/// Whether evidence can explain the end of the job: not another job's device, and not after the end of the run.
 pub(crate) fn counts(item: &EvidenceItem, report: &NodeReport) -> bool {
     const SLACK_MS: u64 = 5_000;
     let in_time = match (item.time, report.end) {
@@ -213,7 +212,7 @@ mod tests {
     use crate::testing::{after, finding, job, look, machine, part};
 
     #[test]
-    fn a_part_of_the_look_that_hangs_was_the_whole_node_jobs() {
+    fn hung_probe_counts_as_held_by_a_whole_node_job() {
         let hangs = finding("part-silent", "gpus", Severity::Fail, Class::Node, "stuck in the kernel");
         let own = |job| part("n1", &job, "", vec![hangs.clone()], 256).evidence.remove(0).own;
         assert_eq!(own(job(0..8)), Some(true));
@@ -221,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn a_job_behind_a_lost_gpu_owns_its_own_fault_and_a_slice_owns_nothing_for_sure() {
+    fn device_ownership_behind_a_lost_gpu_and_on_a_slice() {
         let full = machine("n1", "");
         let known = KnownGpu::list(full.gpus.data().unwrap());
-        // GPU 1 was lost before the job: Slurm's GPU 2 is NVML's GPU 1.
+        // GPU 1 was lost before the job, so Slurm's GPU 2 is NVML's GPU 1.
         let lost = machine("n1", "gpu-missing@1");
         let now = after(&lost, "");
         let own = |job: &Job, before: &Snapshot, now: &Snapshot, part: &str| {

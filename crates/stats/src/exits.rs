@@ -1,11 +1,11 @@
-//! What exit codes and signals mean for the question why a job ended.
+//! Interpretation of exit codes and signals.
 
 use crate::{Attempt, EndKind, Exit};
 
-/// How Slurm marks a job that ran out of memory, where others have a signal.
+/// Slurm's marker for a job that ran out of memory, in place of the signal.
 pub(crate) const OUT_OF_MEMORY: i32 = 125;
 
-/// `exit code 3`, `signal 9`.
+/// Text of an exit status: `exit code 3`, `signal 9`.
 pub(crate) fn exit_said(exit: Exit) -> String {
     match (exit.code(), exit.signal()) {
         (code, 0) => format!("exit code {code}"),
@@ -14,8 +14,8 @@ pub(crate) fn exit_said(exit: Exit) -> String {
     }
 }
 
-/// The exit of an attempt, where it tells something of how that ended: cancelled, timed-out and refused jobs have
-/// the exit code 0 of good ones.
+/// Exit status of an attempt if it is informative: cancelled, timed-out and refused jobs have exit code 0 like
+/// successful ones.
 pub(crate) fn telling_exit(attempt: &Attempt) -> Option<String> {
     let ended_so = matches!(
         attempt.ended.kind,
@@ -24,7 +24,7 @@ pub(crate) fn telling_exit(attempt: &Attempt) -> Option<String> {
     attempt.exit().filter(|_| ended_so).map(exit_said)
 }
 
-/// `cancelled`, `looks like the application, exit code 1`
+/// How the attempt ended, `cancelled` or `looks like the application, exit code 1`.
 pub(crate) fn ending(attempt: &Attempt) -> String {
     let exit = telling_exit(attempt);
     match (attempt.ended.kind, exit) {
@@ -38,7 +38,7 @@ pub(crate) fn ending(attempt: &Attempt) -> String {
     }
 }
 
-/// What an exit code or signal usually means; `None` where it tells nothing.
+/// Usual meaning of an exit code or signal; `None` if it has none.
 pub(crate) fn explain_exit(code: i32, signal: i32) -> Option<&'static str> {
     Some(match (code, signal) {
         (_, 9) | (137, _) => "killed (SIGKILL): often the memory limit, or a kill -9",
@@ -62,7 +62,7 @@ mod tests {
     use crate::testing::{job, merged, part, refused, slurm};
     use crate::{JobReport, NodeReport, brief, html, redacted, text};
 
-    /// The end as time line, page and screen tell it, in one line.
+    /// A report of a job and its end as one line, as timeline, page and first screen show it.
     fn pages(nodes: Vec<NodeReport>, state: &str) -> (JobReport, String) {
         let report = merged(nodes, vec![], slurm(state));
         let events: Vec<String> = report.timeline.iter().map(|event| event.what.clone()).collect();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_by_its_state() {
+    fn end_is_described_by_its_state() {
         for (status, state, said) in [
             (0, "CANCELLED by 1000", "the job ended: cancelled"),
             (0, "TIMEOUT", "the job ended: ran into its time limit"),
@@ -98,14 +98,14 @@ mod tests {
         let (_, all) = pages(vec![gone], "CANCELLED");
         assert!(all.contains("the job ended: before it had started: the gate refused a node"), "{all}");
         assert!(!all.contains("exit code 0"), "{all}");
-        // If nothing more is known, the code is shown with its possible meaning.
+        // If nothing else is known, the code is shown with its possible meaning.
         let nodes = ["n1", "n2"].map(|node| part(node, &job(0..8), "", vec![], 0));
         let (_, all) = pages(nodes.into(), "");
         assert!(all.contains("exit code 0, as cancelled and timed-out jobs also have"), "{all}");
     }
 
     #[test]
-    fn exits_are_explained_where_there_is_something_to_say() {
+    fn known_exit_codes_are_explained() {
         assert_eq!(exit_said(Exit { status: 125, derived: None }), "out of memory, by Slurm's mark");
         assert!(explain_exit(139, 0).unwrap().contains("SIGSEGV"));
         assert_eq!(explain_exit(42, 0), None);

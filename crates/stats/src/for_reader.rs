@@ -1,7 +1,7 @@
-//! A node's part as the job's owner may read it: others' processes, users and jobs are not in it.
+//! Filters a node report for the job's owner: processes, users and jobs of others are removed.
 //!
-//! On a shared node the kernel log, the driver and `/proc` name processes of every job. The whole finding is in the system's log and
-//! the node's history, which are root's.
+//! On a shared node the kernel log, the driver and `/proc` name processes of every job. The complete findings
+//! are in the system log and the node's history, which only root can read.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use crate::evidence::keep_own_kills;
 use crate::{Decision, NodeReport};
 
 impl NodeReport {
-    /// The report without processes, users and jobs of others. Kernel lines that name a process keep the rest of their words; an Xid
-    /// on a GPU that the job does not hold keeps its code, GPU and time.
+    /// The report without processes, users and jobs of others. Kernel lines that name a process keep their
+    /// other words; an Xid on a GPU that the job does not hold keeps its code, GPU and time.
     #[must_use]
     pub fn for_reader(&self) -> NodeReport {
         let mut report = self.clone();
@@ -43,7 +43,7 @@ impl NodeReport {
             renamed.extend(findings.filter_map(|finding| reader.finding(finding)));
         }
         renamed.extend(report.evidence.iter_mut().filter_map(|item| reader.finding(&mut item.finding)));
-        // Reasons and messages quote the finding, some of them shortened.
+        // Reasons and messages quote the finding, sometimes truncated.
         for act in &mut report.acts {
             for Renamed { subject, was, is } in &renamed {
                 if act.detail.contains(was.as_str()) {
@@ -61,7 +61,8 @@ impl NodeReport {
 }
 
 impl Decision {
-    /// The decision as the job's owner may read it, a user of this number: reasons of nodes without jobs and processes of others.
+    /// The decision as its owner `uid` may read it, without reasons of nodes without jobs and processes of
+    /// others.
     #[must_use]
     pub fn for_reader(&self, uid: u32) -> Decision {
         let mut decision = self.clone();
@@ -70,7 +71,7 @@ impl Decision {
             if let Some((was, is)) = reworded(&reason, uid) {
                 reason = reason.replacen(&was, &is, 1);
             }
-            // The sentence may quote it.
+            // The sentence may quote the reason.
             decision.why = decision.why.replace(&node.reason, &reason);
             node.reason = reason;
         }
@@ -79,7 +80,7 @@ impl Decision {
     }
 }
 
-/// A text that quotes drain reasons, of whose lists of jobs (`[epilog job=5,77]`) only `own` stay.
+/// Removes the jobs of others from quoted drain reasons (`[epilog job=5,77]`); only `own` remain.
 #[must_use]
 pub fn reason_for_reader(text: &str, own: &[u32]) -> String {
     let mut told = String::with_capacity(text.len());
@@ -100,7 +101,7 @@ pub fn reason_for_reader(text: &str, own: &[u32]) -> String {
     told
 }
 
-/// What a drain reason of ours says of processes of others, and what to say instead.
+/// The part of a railgate drain reason that describes processes of others, and its replacement.
 fn reworded(reason: &str, uid: u32) -> Option<(String, String)> {
     let (subject, rest) = reason.strip_prefix("railgate: ")?.split_once(": ")?;
     let (check, part) = subject.split_once('@').unwrap_or((subject, ""));
@@ -118,7 +119,7 @@ fn reworded(reason: &str, uid: u32) -> Option<(String, String)> {
     Some((what, instead(uid, &finding)?))
 }
 
-/// A finding as the owner of a job may read it that holds no GPU yet.
+/// Filters a finding for the owner of a job that holds no GPU yet.
 #[must_use]
 pub fn finding_for_reader(job: &Job, finding: &Finding) -> Finding {
     let mut finding = finding.clone();
@@ -137,7 +138,7 @@ impl Reader<'_> {
         self.held.iter().any(|held| place(*held) == place(gpu))
     }
 
-    /// A text that may quote a line of the kernel log.
+    /// Filters a text that may quote a line of the kernel log.
     fn line(&self, text: &mut String) {
         let own_gpu = text
             .split_once("NVRM: Xid (")
@@ -168,13 +169,13 @@ impl Reader<'_> {
     }
 }
 
-/// What stands in place of a finding that names processes of others in words of its own. Its rows are left out.
+/// Replacement for a finding that names processes of others in its own sentence; its rows are omitted.
 fn instead(uid: u32, finding: &Finding) -> Option<String> {
     match (finding.check.as_str(), finding.part.as_str()) {
         ("gpu-processes", _) => {
             let (_, behind) = finding.what.split_once("process ")?;
             let of = |row: &Evidence, uid: u32| row.got.starts_with(&format!("uid {uid},"));
-            // The rows begin with what /proc says, not with a name. Root's are daemons.
+            // The rows begin with an entry of /proc, not with a name. Processes of root are daemons.
             let shown =
                 !finding.evidence.is_empty() && finding.evidence.iter().all(|row| of(row, uid) || of(row, 0));
             let numbered = behind.starts_with(|c: char| c.is_ascii_digit());
@@ -192,14 +193,15 @@ fn instead(uid: u32, finding: &Finding) -> Option<String> {
     }
 }
 
-/// A finding's words, and those in place of them.
+/// The original words of a finding and their replacement.
 struct Renamed {
     subject: String,
     was: String,
     is: String,
 }
 
-/// A record of a kill, without the cpuset: it is that of the process that asked for memory, which may be another job's.
+/// A kill record without the cpuset, which is that of the process that requested memory and may belong to
+/// another job.
 fn without_cpuset(text: &str) -> Option<String> {
     is_oom(text).then(|| match text.split_once(",cpuset=") {
         Some((head, rest)) => match rest.rsplit_once(",mems_allowed=") {
@@ -210,7 +212,7 @@ fn without_cpuset(text: &str) -> Option<String> {
     })
 }
 
-/// A slice of the GPU (MIG): it may be another job's than the rest.
+/// Whether the text names a MIG slice, which may belong to another job than the rest of the GPU.
 fn of_a_slice(text: &str) -> bool {
     text.split_once("): ").is_some_and(|(place, _)| place.contains(" GPU-I:"))
 }

@@ -10,69 +10,69 @@ use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
 use crate::{Decision, DecisionKind, Exit, NodeReport, PortUse, REPORT_SCHEMA, ReportConfig, SlurmEnd};
 
-/// All that is known of a job: the merge of every node's part of every attempt, and of the controller's
-/// decisions.
+/// Report of a job: the merged node reports and controller decisions of all attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
     /// [`REPORT_SCHEMA`] of the writer.
     pub schema: u32,
     /// Version of the railgate that merged it.
     pub railgate: String,
-    /// Cluster.
+    /// Cluster name.
     pub cluster: String,
     /// Job id; of a heterogeneous job the leader's.
     pub job: u32,
-    /// The ids of a heterogeneous job's components that have reported; empty for every other job.
+    /// Ids of the components of a heterogeneous job that reported; empty for other jobs.
     #[serde(default)]
     pub components: Vec<u32>,
-    /// Owner, as the parts say; `None` where there is none.
+    /// Owner, from the node reports; `None` without one.
     pub uid: Option<u32>,
-    /// Its name, from Slurm or from `SLURM_JOB_NAME` of its processes. Its owner chose the text; `None` if not known.
+    /// Job name, from Slurm or from `SLURM_JOB_NAME` of its processes, as the owner chose it; `None` if not
+    /// known.
     #[serde(default)]
     pub name: Option<String>,
     /// Owner's name.
     pub user: String,
     /// Partition.
     pub partition: String,
-    /// What Slurm says of the job now, where it was asked.
+    /// Slurm's current state of the job, if it was queried.
     pub slurm: Option<SlurmView>,
     /// Why the last attempt ended.
     pub ended: Ended,
-    /// The file that the job's errors go to, where Slurm or the controller's decision names it.
+    /// File of the job's standard error, if Slurm or the controller's decision names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// What the job's owner does next, the most useful first; empty where there is nothing to do.
+    /// What the job's owner should do next, the most useful first; empty if there is nothing to do.
     #[serde(default)]
     pub next_steps: Vec<String>,
-    /// In order.
+    /// Attempts in order.
     pub attempts: Vec<Attempt>,
-    /// What happened, in time order, over all attempts.
+    /// Events of all attempts, in time order.
     pub timeline: Vec<Event>,
-    /// Parts that are lacking, and how to collect them.
+    /// Missing node reports, and how to collect them.
     pub missing: Vec<Missing>,
-    /// Files that were refused, and why.
+    /// Refused files, with the reason.
     pub problems: Vec<String>,
-    /// Leafs that the job's ports are on, by the site's table of cables (`[report] cables`): node, then `mlx5_2:1`. Empty
-    /// where there is none.
+    /// Leaf switches of the job's ports, from the site's cable table (`[report] cables`): node, then
+    /// `mlx5_2:1`. Empty without a table.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub leafs: BTreeMap<String, BTreeMap<String, String>>,
-    /// The thresholds that the diagnoses were made with, for a redacted copy.
+    /// Thresholds used by the diagnoses, needed for a redacted copy.
     #[serde(skip)]
     pub(crate) rules: Rules,
 }
 
 impl JobReport {
-    /// The leaf of a port, where the site has said it.
+    /// Leaf switch of a port, if the site's table has it.
     pub(crate) fn leaf(&self, node: &str, port: &PortUse) -> Option<&str> {
         let leaf = self.leafs.get(node)?.get(&format!("{}:{}", port.hca, port.port))?;
         Some(leaf.as_str()).filter(|leaf| !leaf.is_empty())
     }
 }
 
-/// One attempt.
+/// One attempt of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// From 0: Slurm's restart count.
+    /// Number from 0: Slurm's restart count.
     pub attempt: u32,
     /// When the first prolog began.
     pub start: Option<UnixMillis>,
@@ -80,32 +80,32 @@ pub struct Attempt {
     pub end: Option<UnixMillis>,
     /// The job's nodes, unexpanded.
     pub nodelist: String,
-    /// How many nodes that is; 0 where the list could not be expanded.
+    /// Number of nodes; 0 if the list could not be expanded.
     pub node_count: usize,
-    /// Nodes without a part.
+    /// Nodes without a report.
     pub silent_nodes: Vec<String>,
-    /// Those without an epilog that Slurm has shown as down since.
+    /// Nodes without an epilog report that Slurm has shown as down since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down: Vec<DownNode>,
     /// Why it ended.
     pub ended: Ended,
-    /// The nodes' parts, by name.
+    /// Node reports, sorted by name.
     pub nodes: Vec<NodeReport>,
-    /// The controller's.
+    /// Decision of the controller.
     pub decision: Option<Decision>,
-    /// What its numbers mean; `None` where no part has any.
+    /// Interpretation of the figures; `None` if no node report has any.
     #[serde(default)]
     pub analysis: Option<Analysis>,
 }
 
 impl Attempt {
-    /// Nodes that no epilog has come from.
+    /// Nodes without an epilog report.
     pub fn without_epilog(&self) -> impl Iterator<Item = &String> {
         let unfinished = self.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
         self.silent_nodes.iter().chain(unfinished)
     }
 
-    /// The worst exit that any node's epilog received, otherwise the controller's.
+    /// The worst exit status that an epilog received, otherwise the controller's.
     pub fn exit(&self) -> Option<Exit> {
         let of_nodes = self.nodes.iter().filter_map(|node| node.exit);
         let of_controller = self
@@ -116,35 +116,35 @@ impl Attempt {
     }
 }
 
-/// What Slurm says of a job, from `scontrol show job` or `sacct`.
+/// State of a job in Slurm, from `scontrol show job` or `sacct`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlurmView {
     /// `FAILED`, `CANCELLED by 1000`, `RUNNING`.
     pub state: String,
-    /// `Reason=`
+    /// Slurm's reason, `Reason=`.
     pub reason: String,
-    /// `JobName=`
+    /// Job name, `JobName=`.
     pub name: Option<String>,
-    /// `SubmitTime=`; of a job that came back, of the last time.
+    /// `SubmitTime=`; for a requeued job, time of the requeue.
     pub submitted: Option<UnixMillis>,
     /// `ExitCode=`: code and signal.
     pub exit: Option<(i32, i32)>,
-    /// `Restarts=`: the attempt that this is about. `None`: the last one.
+    /// `Restarts=`: the attempt that this describes. `None`: the last one.
     pub restarts: Option<u32>,
     /// Start of that attempt.
     pub start: Option<UnixMillis>,
     /// End of that attempt.
     pub end: Option<UnixMillis>,
-    /// `NodeList=`
+    /// Nodes, `NodeList=`.
     pub nodelist: String,
-    /// Of a job that waits: when Slurm lets it start, or expects it to (`StartTime=`).
+    /// For a pending job: earliest or expected start (`StartTime=`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_start: Option<UnixMillis>,
-    /// The nodes that it asks for by name (`ReqNodeList=`).
+    /// Nodes requested by name (`ReqNodeList=`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub required: Vec<String>,
-    /// What the job asked for.
+    /// The job's request.
     pub request: JobRequest,
     /// Nodes of the job that are down now, if that was queried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -155,44 +155,44 @@ pub struct SlurmView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DownNode {
-    /// Slurm's name.
+    /// Slurm's name of the node.
     pub node: String,
-    /// Since when.
+    /// Time since which it is down.
     pub since: UnixMillis,
-    /// `Not responding`
+    /// Slurm's reason, `Not responding`.
     pub reason: String,
 }
 
-/// A part that is lacking.
+/// A missing node report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// `attempt 0: n3`
+    /// Attempt and node, `attempt 0: n3`.
     pub what: String,
-    /// Why it may be lacking.
+    /// Likely cause.
     pub why: String,
-    /// What to do for it.
+    /// How to collect it.
     pub collect: String,
 }
 
-/// What a merge is made from.
+/// Input of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parts {
-    /// The nodes' parts, of any attempts.
+    /// Node reports of any attempts.
     pub nodes: Vec<NodeReport>,
-    /// The controller's.
+    /// Decisions of the controller.
     pub decisions: Vec<Decision>,
     /// How Slurm ended attempts, as the controller recorded it.
     #[serde(default)]
     pub ends: Vec<SlurmEnd>,
-    /// Files that were refused, and why.
+    /// Refused files, with the reason.
     pub problems: Vec<String>,
 }
 
 impl JobReport {
-    /// Merges what was found.
+    /// Merges the files of a job into its report.
     ///
-    /// `expand` turns a node list into names (`None` where it cannot). `config` has the thresholds of the diagnosis rules, and
-    /// the directory where a node keeps a part that it could not put into the shared one.
+    /// `expand` turns a node list into names (`None` if it cannot). `config` has the thresholds of the
+    /// diagnosis rules, and the local directory of reports that could not be written to the shared one.
     pub fn merge(
         cluster: &str,
         job: u32,
@@ -227,7 +227,7 @@ impl JobReport {
                 continue;
             }
             let attempt = by_attempt.entry(node.attempt).or_insert_with(|| empty(node.attempt));
-            // The same part may lie in the shared and in the local directory; the later one knows more.
+            // The same report may be in the shared and in the local directory; the later one is more complete.
             let same = |have: &&mut NodeReport| have.node == node.node && have.job.id == node.job.id;
             match attempt.nodes.iter_mut().find(same) {
                 Some(have) if (have.end, have.as_of) <= (node.end, node.as_of) => *have = node,
@@ -239,12 +239,13 @@ impl JobReport {
             let attempt = by_attempt.entry(decision.attempt).or_insert_with(|| empty(decision.attempt));
             attempt.decision = Some(decision);
         }
-        // Slurm counts restarts: an attempt without any report is still an attempt.
+        // Slurm counts restarts: an attempt without any report still counts.
         let recorded = parts.ends.iter().map(|end| end.attempt);
         let known = by_attempt.keys().copied().chain(recorded).max();
         let of_slurm = slurm.as_ref().map(|view| view.restarts.unwrap_or(0));
         let last = of_slurm.into_iter().chain(known).max();
-        // The database does not count them. A job that was requeued and then cancelled was cancelled in a further attempt.
+        // The database does not count restarts. If a job was requeued and then cancelled, the cancelled attempt
+        // is a further one.
         let further = slurm.as_ref().is_some_and(|view| {
             let given_up = ["CANCELLED", "DEADLINE"].iter().any(|state| view.state.starts_with(state));
             given_up && view.restarts.is_none()
@@ -260,7 +261,7 @@ impl JobReport {
             }
         }
 
-        // An attempt that Slurm no longer shows ended as it was recorded then.
+        // For an attempt that Slurm no longer shows, the recorded end is used.
         let recorded =
             |attempt: u32| parts.ends.iter().find(|end| end.attempt == attempt).map(|end| &end.slurm);
         let slurm = slurm.or_else(|| last.and_then(recorded).cloned());
@@ -325,14 +326,14 @@ impl JobReport {
     }
 }
 
-/// By the batch script where one was seen: a step may have a name of its own.
+/// From the batch script if it was observed, because a step may have another name.
 fn name_seen(attempts: &[Attempt]) -> Option<String> {
     let tasks = || attempts.iter().flat_map(|attempt| &attempt.nodes).filter_map(|node| node.tasks.as_ref());
     let of_batch = tasks().filter(|tasks| tasks.groups.iter().any(|group| group.step == "batch"));
     of_batch.chain(tasks()).find_map(|tasks| tasks.name.clone())
 }
 
-/// Of an attempt that has ended, by its exit status where that is known.
+/// Outcome of an ended attempt, by its exit status if known.
 fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
     match kind {
         EndKind::Timeout | EndKind::Deadline | EndKind::Cancelled => Outcome::CutOff,
@@ -342,7 +343,7 @@ fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
     }
 }
 
-/// What the numbers of an attempt mean. `reached` is the highest step of the attempts so far.
+/// Interprets the figures of an attempt. `reached` is the highest step of the attempts so far.
 pub(crate) fn analysis(attempt: &Attempt, reached: &mut Option<u64>, rules: &Rules) -> Option<Analysis> {
     let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
     let end = attempt.end.filter(|_| !runs);
@@ -359,7 +360,7 @@ fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&st
     attempt.nodes.sort_by(|a, b| a.node.cmp(&b.node));
     attempt.start = attempt.nodes.iter().map(|node| node.start).min().or(view.and_then(|view| view.start));
     attempt.end = attempt.nodes.iter().filter_map(|node| node.end).max().or(view.and_then(|view| view.end));
-    // Each component of a heterogeneous job has a list of its own.
+    // Each component of a heterogeneous job has its own list.
     let mut lists: Vec<&str> = Vec::new();
     for list in attempt.nodes.iter().map(|node| node.job.nodelist.as_str()) {
         if !list.is_empty() && !lists.contains(&list) {
@@ -385,7 +386,7 @@ fn complete(attempt: &mut Attempt, view: Option<&SlurmView>, expand: &dyn Fn(&st
         .collect();
 }
 
-/// Whether a node that is down went down under the attempt: since its start, and no epilog report from the node.
+/// Whether the node went down during the attempt: after its start, and without an epilog report.
 fn died_in(attempt: &Attempt, down: &DownNode) -> bool {
     attempt.start.is_some_and(|start| down.since >= start)
         && attempt.without_epilog().any(|name| *name == down.node)
@@ -400,7 +401,8 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// The oldest last word of the nodes that have no other; `None` where one of them has said nothing at all.
+/// Oldest last partial report of the nodes without an epilog report; `None` if one of them has no report at
+/// all.
 fn unfinished_as_of(attempt: &Attempt) -> Option<UnixMillis> {
     let last = attempt.nodes.iter().filter(|node| node.end.is_none()).map(|node| node.as_of);
     last.min().flatten()
@@ -408,7 +410,7 @@ fn unfinished_as_of(attempt: &Attempt) -> Option<UnixMillis> {
 
 fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
     let mut missing = Vec::new();
-    // Its epilogs are still to come.
+    // The epilogs have not run yet.
     if matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting) {
         return missing;
     }
@@ -447,7 +449,7 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
         });
     }
     let failed = attempt.exit().is_some_and(|exit| exit.status != 0);
-    // It does not look at a job that has nothing which a node is checked for.
+    // Jobs that hold no checked device have no check run.
     let looked =
         attempt.node_count != 1 || attempt.nodes.iter().any(|node| node.job.allocation != Allocation::NoGpus);
     if failed && looked && attempt.decision.is_none() {
@@ -466,11 +468,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_stopped_from_outside_did_not_fail() {
+    fn job_stopped_from_outside_did_not_fail() {
         assert_eq!(outcome(EndKind::Application, Some(256)), Outcome::Failed);
         assert_eq!(outcome(EndKind::Unknown, None), Outcome::Failed);
         assert_eq!(outcome(EndKind::Completed, Some(0)), Outcome::Good);
-        // A program that ends well when it is told to was stopped all the same.
+        // A program that exits with success on the stop signal was stopped all the same.
         assert_eq!(outcome(EndKind::Timeout, Some(0)), Outcome::CutOff);
         assert_eq!(outcome(EndKind::Cancelled, Some(15)), Outcome::CutOff);
         assert_eq!(outcome(EndKind::Preempted, Some(15)), Outcome::CutOff);

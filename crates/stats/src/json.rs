@@ -5,13 +5,14 @@ use std::io::{self, Write};
 use crate::JobReport;
 use crate::text::MOST_NODES;
 
-/// Of a job of many nodes each node is one line: the report, its attempts, an attempt and its nodes are indented.
+/// Levels that are indented: report, attempts, attempt, nodes. Below them each node is one line, since a job
+/// can have many.
 const INDENTED: usize = 4;
 
-/// Writes it piece by piece: the text of a large job is larger than its report in memory.
+/// Writes a report as JSON in pieces, because the text of a large job needs more memory than its report.
 ///
 /// # Errors
-/// `out` takes no more.
+/// An error of `out`.
 pub fn json(report: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     let nodes = report.attempts.iter().map(|attempt| attempt.nodes.len()).max();
     let most = if nodes > Some(MOST_NODES) { INDENTED } else { usize::MAX };
@@ -24,8 +25,8 @@ mod tests {
     use crate::testing::{job, merged, part, story};
 
     #[test]
-    fn it_goes_out_piece_by_piece() {
-        /// How much it takes, and the most that came at once.
+    fn report_is_written_in_pieces() {
+        /// Bytes accepted until an error, and the largest single write.
         struct Pipe(usize, usize);
         impl Write for Pipe {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -48,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_acts_on_a_terminal_is_escaped_and_stays_the_same_value() {
+    fn terminal_control_characters_are_escaped_and_the_value_is_unchanged() {
         let hostile = "a\u{1b}[2J\u{7f}\u{9b}31m\u{85}\u{61c}\u{200b}\u{200f}\u{202e}gnp\u{2028}\u{2029}\u{2060}\u{2067}\
                        \u{feff}\u{fffb}\u{e0041}\u{ad} é 漢 🚀 \" \\";
         let report = JobReport { user: hostile.to_owned(), ..story() };
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_nodes_each_is_one_line() {
+    fn each_node_is_one_line() {
         let nodes: Vec<_> = (0..40).map(|n| part(&format!("n{n:03}"), &job(0..8), "", vec![], 0)).collect();
         let (report, mut whole) = (merged(nodes, vec![], None), Vec::new());
         json(&report, &mut whole).unwrap();

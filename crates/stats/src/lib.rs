@@ -1,7 +1,7 @@
-//! What the job did: counters before and after, why it ended, and the report.
+//! Statistics of a job: counters before and after it, why it ended, and the report.
 //!
-//! Each node writes a [`NodeReport`] per attempt, the controller a [`Decision`]; a job's report is their
-//! merge. Nothing in a report decides about a node: it belongs to the user, who may have changed it.
+//! Each node writes a [`NodeReport`] per attempt, and the controller a [`Decision`]; a job's report is their
+//! merge. Reports never decide about a node, because they belong to the user, who may have changed them.
 
 pub mod application;
 mod applied;

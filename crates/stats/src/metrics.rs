@@ -1,12 +1,12 @@
-//! Figures for operators: files for the textfile collector of Prometheus' node_exporter.
+//! Metrics for operators: files for the textfile collector of Prometheus' node_exporter.
 //!
-//! One table row is one metric: its name, what it means and where its value comes from stand together, and
-//! `docs/metrics.md` is made from the tables. What is not known has no sample: never a zero.
+//! One table row is one metric: its name, its meaning and the source of its value. `docs/metrics.md` is
+//! generated from the tables. Unknown values have no sample, never a zero.
 //!
-//! The collector refuses a series that stands in two files, so no two files hold the same one: `railgate.prom` has the
-//! gate and the cards' health, `railgate-rails.prom` the ports (a node's ports are not split between its jobs, so every
-//! writer writes the same), `railgate-job-<id>.prom` what a job's own GPUs do, and
-//! `railgate-controller.prom`, on the controller alone, what became of jobs.
+//! The collector refuses a series that occurs in two files, so each series is in one file: `railgate.prom` has
+//! the gate and the health of GPUs and HCAs, `railgate-rails.prom` the ports (they are not split between jobs,
+//! so every writer writes the same), `railgate-job-<id>.prom` the GPUs of a job, and
+//! `railgate-controller.prom`, on the controller only, the decisions about jobs.
 
 mod controller;
 mod job;
@@ -30,7 +30,7 @@ pub use private::{PRIVATE_DATA, shown};
 pub use rails::{RAIL_METRICS, RailState, rail_page};
 pub use work::{CollectiveNow, WorkNow};
 
-/// `docs/metrics.md`.
+/// Generates `docs/metrics.md`.
 pub fn metrics_markdown() -> String {
     let mut text = String::from(include_str!("metrics/head.md"));
     for (title, file, table) in [

@@ -1,14 +1,14 @@
-//! The 12 KiB that `contrib/python/railgate.py` maps, little-endian. A user may have written anything: every figure
-//! is bounded or refused.
+//! The 12 KiB file that `contrib/python/railgate.py` maps, little-endian. A user may write anything into it:
+//! every value is bounded or refused.
 
 use railgate_model::UnixMillis;
 use serde::Deserialize;
 
 use super::{AppEvent, AppEventKind, Course, Model, RankApplication, StepTimes, lines};
 
-/// The directory in a run's `user/`.
+/// Directory of rank files below a run's `user/`.
 pub const APP_DIR: &str = "app";
-/// No file of a rank is larger.
+/// Largest accepted file of a rank, bytes.
 pub const MOST_BYTES: u64 = 1 << 20;
 
 const MAGIC: &[u8] = b"RGAPPL\r\n";
@@ -16,7 +16,7 @@ const SIZE: usize = 12_288;
 const CLASSES: usize = 384;
 const SLOTS: usize = 240;
 const KEPT_EVENTS: u64 = 64;
-/// Nothing lasts longer, and no count is higher: 100 years, 10^18.
+/// Upper bounds: 100 years for durations, 10^18 for counts.
 const MOST_SECONDS: f64 = 3.2e9;
 const MOST_COUNT: f64 = 1e18;
 
@@ -28,10 +28,10 @@ struct Who {
     world: Option<u32>,
 }
 
-/// What one rank has reported: the helper's file, or lines of text.
+/// Parses a rank's report: the Python helper's file, or lines of text.
 ///
 /// # Errors
-/// Why it is neither.
+/// Why `bytes` are neither format.
 pub fn read(name: &str, bytes: &[u8]) -> Result<RankApplication, String> {
     if bytes.starts_with(lines::HEAD) {
         return lines::read(name, bytes);
@@ -83,7 +83,7 @@ impl File<'_> {
     }
 }
 
-/// Unix seconds.
+/// Converts Unix seconds; `None` if out of range.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded before")]
 pub(super) fn millis(seconds: f64) -> Option<UnixMillis> {
     (seconds > 0.0 && seconds <= MOST_SECONDS).then(|| (seconds * 1000.0).round() as u64)
@@ -140,7 +140,7 @@ fn bounded(mut model: Model) -> Model {
     model
 }
 
-/// The first 32 events lie in order, the last 32 in a ring.
+/// The first 32 events are stored in order, the last 32 in a ring buffer.
 fn event(file: &File<'_>, events: u64, nth: u64) -> Option<AppEvent> {
     let number = if nth < 32 || events <= KEPT_EVENTS { nth } else { events - KEPT_EVENTS + nth };
     let slot = if number < 32 { number } else { 32 + number % 32 };
@@ -170,7 +170,7 @@ fn course(file: &File<'_>) -> Option<Course> {
         .collect();
     let last = step_s.iter().rposition(Option::is_some)?;
     step_s.truncate(last + 1);
-    // Fewer spans where there are many: reports of a thousand nodes are merged in memory.
+    // Longer runs are folded into fewer intervals, because reports of a thousand nodes are merged in memory.
     let fold = step_s.len().div_ceil(48).max(1);
     let step_s = step_s
         .chunks(fold)
@@ -185,7 +185,7 @@ fn course(file: &File<'_>) -> Option<Course> {
     Some(Course { start: file.time(1024)?, span_s: span_s * fold, step_s })
 }
 
-/// The class that a step's time falls into: 5 % wide, the first one up to 0.1 ms.
+/// Histogram bucket of a step's duration: buckets are 5 % wide, the first one reaches up to 0.1 ms.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
 pub(super) fn class_of(seconds: f64) -> usize {
     let place = (seconds * 1e4).ln() / 1.05_f64.ln();
@@ -200,7 +200,7 @@ pub(super) fn times(classes: &[u64], count: u64, total: f64, min: f64, max: f64)
         for (class, number) in (0_i32..).zip(classes) {
             seen += crate::plain::float(*number);
             if *number > 0 && seen >= want {
-                // The middle of the class, but never beyond what was seen.
+                // The middle of the bucket, limited to the shortest and longest step.
                 return (1e-4 * 1.05_f64.powi(class) * 1.025).clamp(min, max);
             }
         }
@@ -225,9 +225,10 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What `fuzz/fuzz_targets/application.rs` began with and found: a file of its own, or which bytes of an empty one are what.
+    /// Seeds and findings of `fuzz/fuzz_targets/application.rs`: a complete file, or (offset, bytes) pairs for
+    /// an empty one.
     #[test]
-    fn the_seeds() {
+    fn fuzz_seeds_are_refused_or_bounded() {
         let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/application");
         let mut understood = 0;
         for seed in std::fs::read_dir(seeds).unwrap() {
@@ -251,7 +252,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn anything_at_all_is_refused_or_bounded() {
+    fn extreme_values_are_refused_or_bounded() {
         assert!(read("0.0", b"").is_err());
         assert!(read("0.0", b"RGAPPL\r\n").is_err());
         let mut bytes = vec![0; SIZE];

@@ -1,14 +1,15 @@
 use serde::{Deserialize, Serialize};
 
-/// Whose way of counting a model's floating point operations.
+/// How the floating point operations of a model are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Convention {
-    /// PaLM, appendix B: 6 N + 12 L H Q T per token. N: the parameters that a token passes (of a mixture of experts the
-    /// active ones); attention without causal halving; nothing for recomputation.
+    /// PaLM paper, appendix B: 6 N + 12 L H Q T per token, where N are the parameters that a token passes (in a
+    /// mixture of experts the active ones). Attention is counted without causal halving; recomputation is not
+    /// counted.
     #[default]
     Palm,
-    /// The same with attention halved, as a causal mask has it: 6 N + 6 L H Q T.
+    /// As PaLM, with attention halved for a causal mask: 6 N + 6 L H Q T.
     Causal,
     /// Megatron-LM's closed form per token, 72 L h² (1 + T / 6h + V / 12 L h): no causal halving, a four-fold MLP.
     Megatron,
@@ -17,7 +18,7 @@ pub enum Convention {
 }
 
 impl Convention {
-    /// As a report names it.
+    /// Name of the convention in a report.
     pub fn title(self) -> &'static str {
         match self {
             Convention::Palm => "PaLM 6N+12LHQT",
@@ -28,43 +29,43 @@ impl Convention {
     }
 }
 
-/// The program's description of its model. What a convention needs and is not given makes the figure unknown.
+/// The program's description of its model. If a value that the convention needs is missing, FLOP are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Model {
-    /// A name for people.
+    /// Name, for display only.
     pub name: String,
-    /// How operations are counted.
+    /// Convention by which operations are counted.
     pub convention: Convention,
     /// N: parameters.
     pub params: Option<f64>,
-    /// N of a mixture of experts: parameters that one token passes. Goes before `params`.
+    /// Active parameters per token in a mixture of experts; replaces N.
     pub active_params: Option<f64>,
-    /// L.
+    /// L: layers.
     pub layers: Option<f64>,
     /// H: attention heads.
     pub heads: Option<f64>,
-    /// Q: width of a head.
+    /// Q: dimension of a head.
     pub head_dim: Option<f64>,
-    /// h: width of the model; H × Q where it is left out.
+    /// h: hidden size of the model; H × Q if absent.
     pub hidden: Option<f64>,
-    /// T: tokens of a sequence.
+    /// T: sequence length, tokens.
     pub seq_len: Option<f64>,
-    /// V: size of the vocabulary.
+    /// V: vocabulary size.
     pub vocab: Option<f64>,
-    /// The program's own figure, forward and backward.
+    /// FLOP per token as the program reports, forward and backward.
     pub flops_per_token: Option<f64>,
-    /// Likewise.
+    /// FLOP per sample, likewise.
     pub flops_per_sample: Option<f64>,
-    /// What most of the matrix products are in: `bf16`, `fp16`, `tf32`, `fp8`.
+    /// Data type of most matrix products: `bf16`, `fp16`, `tf32`, `fp8`.
     pub dtype: String,
-    /// Tokens and samples are the whole job's in every rank's report, not this rank's share.
+    /// Each rank reports tokens and samples of the whole job instead of its own.
     pub global: bool,
-    /// GPUs that this rank drives.
+    /// Number of GPUs that this rank drives.
     pub gpus: Option<f64>,
 }
 
-/// What one token or sample costs.
+/// FLOP of one token or sample.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelFlops {
@@ -78,7 +79,7 @@ impl Model {
     /// FLOP per token or sample, forward and backward, by the model's convention.
     ///
     /// # Errors
-    /// Which part of the description is lacking.
+    /// Which value of the description is missing.
     pub fn flops(&self) -> Result<ModelFlops, String> {
         let want = |value: Option<f64>, name: &str| {
             value
@@ -116,7 +117,7 @@ impl Model {
         }
     }
 
-    /// The dtype's peak as a multiple of bf16's, where the model of the GPU has it.
+    /// Peak of the data type as a multiple of bf16's, for GPU models that have it.
     pub fn rate(&self) -> &str {
         match self.dtype.as_str() {
             "" => "bf16",
@@ -143,7 +144,7 @@ mod tests {
 
     /// By hand: 6 × 6.74e9 = 40.44e9; 12 × 32 × 4096 × 2048 = 3.221225472e9.
     #[test]
-    fn palm_counts_as_the_paper_does() {
+    fn palm_convention_matches_the_paper() {
         let ModelFlops::Token(flops) = llama7b().flops().unwrap() else { panic!() };
         assert!((flops - 43_661_225_472.0).abs() < 1.0, "{flops}");
         let causal = Model { convention: Convention::Causal, ..llama7b() };
@@ -153,23 +154,23 @@ mod tests {
 
     /// By hand: 72 × 32 × 4096² = 38 654 705 664; × (1 + 1/12 + 32000 / 1 572 864).
     #[test]
-    fn megatron_counts_the_logits() {
+    fn megatron_convention_includes_the_logits() {
         let model = Model { convention: Convention::Megatron, ..llama7b() };
         let ModelFlops::Token(flops) = model.flops().unwrap() else { panic!() };
         let by_hand = 38_654_705_664.0 + 3_221_225_472.0 + 786_432_000.0;
         assert!((flops - by_hand).abs() < 1.0, "{flops} {by_hand}");
     }
 
-    /// Mixtral 8x7B: 46.7 B parameters, of which a token passes 12.9 B.
+    /// Mixtral 8x7B: 46.7 B parameters, 12.9 B of them active per token.
     #[test]
-    fn a_mixture_counts_what_a_token_passes() {
+    fn mixture_of_experts_counts_active_parameters() {
         let model = Model { params: Some(46.7e9), active_params: Some(12.9e9), ..llama7b() };
         let ModelFlops::Token(flops) = model.flops().unwrap() else { panic!() };
         assert!((flops - (77.4e9 + 3_221_225_472.0)).abs() < 1.0);
     }
 
     #[test]
-    fn what_is_lacking_is_named_and_nothing_is_guessed() {
+    fn missing_model_value_is_an_error_that_names_it() {
         let model = Model { layers: None, ..llama7b() };
         assert_eq!(model.flops().unwrap_err(), "the model's description lacks layers");
         let model = Model { params: Some(f64::NAN), ..llama7b() };

@@ -1,4 +1,4 @@
-//! Lines of text, for programs that are not Python: docs/application-reports.md.
+//! Reports as lines of text, for programs not written in Python: docs/application-reports.md.
 
 use super::file::{class_of, millis, times};
 use super::{AppEvent, AppEventKind, Convention, Model, RankApplication};
@@ -6,15 +6,15 @@ use super::{AppEvent, AppEventKind, Convention, Model, RankApplication};
 pub(super) const HEAD: &[u8] = b"railgate-app 1";
 
 const MOST_EVENTS: usize = 64;
-/// No step, checkpoint or wait is longer: a year.
+/// Longest accepted step, checkpoint or wait: a year.
 const MOST_SECONDS: f64 = 3.2e7;
 
-/// Reads a rank's lines. One that is not understood is passed over: the last one may be half written.
+/// Parses a rank's lines. Unknown lines are skipped, since the last one may be incomplete.
 pub(super) fn read(name: &str, bytes: &[u8]) -> Result<RankApplication, String> {
     let text = String::from_utf8_lossy(bytes);
     let mut rank = RankApplication { file: name.to_owned(), ..RankApplication::default() };
     let mut state = State { classes: vec![0; 384], ..State::default() };
-    // A line counts once it is whole.
+    // A line counts once its newline is written.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     for line in whole.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_script_can_say_it() {
+    fn lines_from_a_shell_script_are_parsed() {
         let text = "railgate-app 1 rank=2 world=4 t=1800000000\n\
                     model params=1e9 layers=2 heads=4 head_dim=8 seq_len=16 dtype=bf16 tokens=global\n\
                     step n=10 tokens=100 t=1800000005\n\

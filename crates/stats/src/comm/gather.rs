@@ -1,4 +1,4 @@
-//! Many processes' files become one node's figures. Everything here was written by the job.
+//! Merges the files of many processes into the figures of one node. The job wrote all of them.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,34 @@ use crate::plain::float;
 
 use super::{Collective, Communication, Communicator, LastOp, NcclProcess, RankTime, busbw_factor};
 
-/// Processes, communicators and rows of a node's report, so that no job makes it large.
+/// Limits of processes, communicators and rows, so that no job makes its node report large.
 const MOST_PROCESSES: usize = 256;
 const MOST_COMMUNICATORS: usize = 512;
 const MOST_ROWS: usize = 1000;
 
-/// What timing adds to an operation on the GPU, nanoseconds: its kernel ends when its times have reached the host's memory, and a
-/// collective ends with the last of its ranks. Where a part of the calls is timed, those stand between others that go without.
-/// Measured with two ranks (messages: 0.1 to 0.4 µs, collectives: 0.5 to 1.1), four (messages: 0.0, collectives: 0.6 to 1.1) and eight
-/// (collectives: 0.8 to 1.6), not with more.
+/// Overhead of timing per operation on the GPU, nanoseconds. A timed kernel ends when its times have reached
+/// host memory, and a collective ends with its last rank. Timed calls sit between untimed ones if only part of
+/// them is sampled. Measured with two ranks (messages 0.1 to 0.4 µs, collectives 0.5 to 1.1), four (0.0; 0.6 to
+/// 1.1) and eight (collectives 0.8 to 1.6); not with more.
 const TIMING_OF_MESSAGES_NS: u64 = 200;
 const TIMING_OF_FEW_NS: u64 = 800;
 const TIMING_OF_MORE_NS: u64 = 1_100;
-/// Ranks that are few.
+/// Largest number of ranks that counts as few.
 const FEW: u32 = 4;
-/// How far all that may be off.
+/// Uncertainty of these constants.
 const TIMING_ERROR_NS: u64 = 500;
 
-/// Between two collectives that wait for nothing but one another lie 4 to 5 µs (measured). Where there is more on any rank, all have
-/// waited for its launching thread, which timing holds up by some µs: where few calls are timed these are not like the rest.
+/// Gap between two collectives that wait only for each other: 4 to 5 µs (measured). A longer gap on any rank
+/// means that all waited for its launching thread. Timing delays that thread by some µs, so where few calls are
+/// timed they are not representative.
 const QUEUED_NS: f64 = 5_000.0;
-/// Share of the distance from which on that matters.
+/// Share of the interval above which that matters.
 const HELD_UP: f64 = 0.04;
 
-/// Calls that are timed in a row.
+/// Number of calls that are timed in a row.
 const WINDOW: f64 = 8.0;
 
-/// One communicator's operation of a size.
+/// Communicator, operation and size class.
 type RowKey = (u64, u32, u8, u8, u8, u8, u8);
 
 #[derive(Default)]
@@ -54,12 +55,12 @@ struct Row {
     spaced: u64,
     spaced_bytes: u64,
     spaced_ns: u64,
-    /// What lies between two, on the rank where that is most.
+    /// Gap between two calls, on the rank where it is longest.
     gap_ns: f64,
     ranks: BTreeMap<u32, RankTime>,
 }
 
-/// Sums up the files of one node. `unread` says of others why they are not among them.
+/// Sums up the files of one node. `unread` has one line for each other file, with the error.
 pub fn gather(files: &[RankFile], unread: Vec<String>) -> Communication {
     let mut found = Communication { unread, ..Communication::default() };
     let mut rows: BTreeMap<RowKey, Row> = BTreeMap::new();
@@ -159,7 +160,8 @@ impl Row {
         }
     }
 
-    /// What timing added to the time from begin to begin. Nothing is taken off where timing was the rule: it is what the job had.
+    /// Overhead of timing on the time from begin to begin. Zero if most calls were timed: the job really had
+    /// that overhead.
     fn timing_ns(&self, op: u8, ranks: u32) -> u64 {
         let each = match op {
             P2P_GROUP => TIMING_OF_MESSAGES_NS,
@@ -174,13 +176,13 @@ impl Row {
         self.timed < self.calls / 2
     }
 
-    /// Whether the distances are longer for their being timed.
+    /// Whether timing lengthened the gaps.
     fn is_held_up(&self) -> bool {
         self.is_sampled() && self.gap_ns - QUEUED_NS > HELD_UP * mean(self.spaced_ns, self.spaced)
     }
 
-    /// Of the figure from begin to begin: what sampling leaves open, and how well it is known what timing adds. In a loop the calls of a
-    /// window have in common what befell it (a thread that launched late), so that they say no more than one.
+    /// Error of the bandwidth of back-to-back calls: sampling plus uncertainty of the overhead of timing. Calls
+    /// of one window in a loop share their disturbances (a late launch), so a window counts as one sample.
     #[allow(clippy::cast_precision_loss, reason = "counts and times of a job")]
     fn back_to_back_error_percent(&self) -> Option<f64> {
         let sampled = self.error_percent()?;
@@ -191,7 +193,7 @@ impl Row {
         Some((sampled * WINDOW.sqrt()).hypot(timing * 100.0))
     }
 
-    /// The standard error of the mean, where not every call was timed.
+    /// Standard error of the mean; zero if every call was timed.
     #[allow(clippy::cast_precision_loss, reason = "counts and times of a job")]
     fn error_percent(&self) -> Option<f64> {
         let (n, all) = (self.timed as f64, self.calls as f64);
@@ -251,7 +253,7 @@ fn communicator(file: &RankFile, comm: &Comm) -> Communicator {
     }
 }
 
-/// What NCCL's interface does not show to any plugin, as far as it concerns these processes.
+/// What NCCL's profiler interface does not expose, as far as it concerns these processes.
 fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     let mut spots = Vec::new();
     let sum = |of: fn(&RankFile) -> u64| files.iter().map(of).fold(0, u64::saturating_add);
@@ -367,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn ranks_become_rows_and_the_fast_one_shows_the_transfer() {
+    fn rows_sum_the_ranks_and_the_fastest_rank_shows_the_transfer_time() {
         let found = gather(&[file(0, vec![cell(10, 2, 10_000)]), file(1, vec![cell(10, 2, 30_000)])], vec![]);
         let [row] = &found.collectives[..] else { panic!("one row") };
         assert_eq!((row.op.as_str(), row.from_bytes, row.ranks, row.calls), ("AllReduce", 1 << 20, 2, 20));
         assert_eq!((row.bytes, row.timed, row.min_s, row.max_s), (20 << 20, 4, Some(10e-6), Some(30e-6)));
         // 1 MiB in 20 µs on average, times 2 * 7 / 8.
         assert!((row.busbw_gb_s.unwrap() - 91.75).abs() < 0.1, "{row:?}");
-        // One of each rank's two was followed at once, 4.5 µs later, less what timing took.
+        // One call of each rank had a successor 4.5 µs later; the overhead of timing is subtracted.
         assert!((row.busbw_back_to_back_gb_s.unwrap() - 78.42).abs() < 0.1, "{row:?}");
         assert!((row.error_percent.unwrap() - 25.8).abs() < 0.1, "{row:?}");
         let means: Vec<_> = row.by_rank.iter().map(|rank| rank.mean_s()).collect();
@@ -384,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn what_timing_adds_is_taken_off_where_few_are_timed() {
+    fn overhead_of_timing_is_subtracted_if_few_calls_are_timed() {
         let row = |timed| gather(&[file(0, vec![cell(1000, timed, 20_000)])], vec![]).collectives.remove(0);
         let (sampled, full) = (row(24), row(990));
-        // 24.5 µs from begin to begin, of which timing took 1.1 where the next calls went without; give or take 0.5.
+        // 24.5 µs from begin to begin, of which timing took 1.1 ± 0.5 since the next calls were not timed.
         assert!((sampled.back_to_back_s - 12.0 * 23.4e-6).abs() < 1e-9, "{sampled:?}");
         assert!((sampled.busbw_back_to_back_gb_s.unwrap() - 78.42).abs() < 0.01, "{sampled:?}");
         assert!((sampled.back_to_back_error_percent.unwrap() - 2.04).abs() < 0.01, "{sampled:?}");
@@ -405,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_timing_holds_up_are_not_like_the_rest() {
+    fn calls_delayed_by_timing_have_no_bandwidth() {
         let row = |timed: u64, gap: u64| {
             let late = Cell { spaced_ns: timed / 2 * (20_000 + gap), ..cell(1000, timed, 20_000) };
             let waits = Cell { spaced_ns: timed / 2 * (20_000 + gap), ..cell(1000, timed, 16_000 + gap) };
@@ -414,14 +416,14 @@ mod tests {
         assert!(row(24, 5_800).busbw_back_to_back_gb_s.is_some());
         let held_up = row(24, 6_500);
         assert_eq!((held_up.busbw_back_to_back_gb_s, held_up.back_to_back_error_percent), (None, None));
-        // It is not a loop's figure, and so neither is the one without the gaps.
+        // Neither figure can be compared with that of a loop.
         assert!(held_up.busbw_gb_s.is_some() && held_up.comparable_gb_s().is_none());
-        // Where all are timed it is what the job had.
+        // If all calls are timed the overhead is really the job's.
         assert!(row(990, 9_000).busbw_back_to_back_gb_s.is_some());
     }
 
     #[test]
-    fn what_was_not_timed_has_no_bandwidth() {
+    fn untimed_calls_have_no_bandwidth() {
         let found = gather(&[file(0, vec![cell(10, 0, 0)])], vec!["4711.x: not a rank file".to_owned()]);
         let row = &found.collectives[0];
         assert_eq!(
@@ -434,14 +436,14 @@ mod tests {
     }
 
     #[test]
-    fn blind_spots_are_said() {
+    fn blind_spots_are_listed() {
         let seen = RankFile { captured: 3, limit: Limit::Shm, ..file(0, vec![]) };
         let found = gather(&[seen], vec![]);
         assert_eq!(found.blind_spots.len(), 3, "{:?}", found.blind_spots);
     }
 
     #[test]
-    fn no_job_makes_a_report_large() {
+    fn report_size_is_bounded() {
         let cells = |rank: u32| -> Vec<Cell> {
             let op = |op| (0..60).map(move |class| Cell { key: key(op, class), ..cell(1, 1, 1) });
             (0..16)

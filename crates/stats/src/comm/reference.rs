@@ -1,22 +1,22 @@
-//! What a collective can reach: measured by the site or known of nothing, never made up.
+//! Reference bandwidth of collectives. It comes from measurements of the site, or is unknown.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Collective, Communication};
 
-/// A bus bandwidth that the site has measured on its own machines, by nccl-tests' formula.
+/// A bus bandwidth that the site measured on its machines, by the formula of nccl-tests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
-    /// NCCL's name: `AllReduce`.
+    /// NCCL's name of the operation, `AllReduce`.
     pub op: String,
     /// Ranks of the communicator.
     pub ranks: u32,
-    /// Nodes of it.
+    /// Nodes of the communicator.
     pub nodes: u64,
-    /// Message size that it was measured with, bytes.
+    /// Message size of the measurement, bytes.
     pub bytes: u64,
-    /// GB/s (1e9).
+    /// Bus bandwidth, GB/s (1e9).
     pub busbw_gb_s: f64,
 }
 
@@ -28,15 +28,15 @@ impl Reference {
 }
 
 impl Collective {
-    /// The figure to hold against a reference: of calls in a row, as nccl-tests measures, where half of the timed ones
-    /// were such; a few among calls with computing between them are not like the rest.
+    /// Bandwidth to compare with a reference, GB/s: that of back-to-back calls, as nccl-tests measures, if they
+    /// are half of the timed calls. A few of them between calls with computation are not representative.
     pub fn comparable_gb_s(&self) -> Option<f64> {
         let in_a_row = self.timed > 0 && self.back_to_back.saturating_mul(2) >= self.timed;
         if in_a_row { self.busbw_back_to_back_gb_s } else { self.busbw_gb_s }
     }
 }
 
-/// Puts beside each row what the site has measured for the same operation, ranks, nodes and class of sizes.
+/// Adds to each row the site's reference for the same operation, ranks, nodes and size class.
 pub fn refer(told: &mut Communication, references: &[Reference]) {
     for row in &mut told.collectives {
         let found = references.iter().find(|reference| reference.is_of(row));
@@ -49,7 +49,7 @@ pub fn refer(told: &mut Communication, references: &[Reference]) {
     }
 }
 
-/// A kind of collective over all nodes of an attempt.
+/// One collective signature over all nodes of an attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Kind {
     pub(crate) op: String,
@@ -58,10 +58,10 @@ pub(crate) struct Kind {
     pub(crate) calls: u64,
     pub(crate) ranks: u64,
     pub(crate) gpu_s: f64,
-    /// Mean over nodes, by the time it took there.
+    /// Mean over the nodes, weighted by time.
     pub(crate) busbw_gb_s: Option<f64>,
     pub(crate) reference_gb_s: Option<f64>,
-    /// On some node that figure is not one to hold against the reference.
+    /// On some node the bandwidth cannot be compared with the reference.
     pub(crate) apart: bool,
 }
 
@@ -70,14 +70,14 @@ impl Kind {
         self.calls / self.ranks.max(1)
     }
 
-    /// `None` if there is no reference, or the two cannot be compared.
+    /// `None` without a reference, or if the two cannot be compared.
     pub(crate) fn percent(&self) -> Option<f64> {
         let (reached, possible) = self.busbw_gb_s.zip(self.reference_gb_s)?;
         (possible > 0.0 && !self.apart).then(|| 100.0 * reached / possible)
     }
 }
 
-/// By operation, size and ranks, over all nodes; costliest first.
+/// Signatures by operation, size and ranks over all nodes, sorted by time in descending order.
 pub(crate) fn kinds<'a>(all: impl Iterator<Item = &'a Communication>) -> Vec<Kind> {
     let mut kinds: Vec<(Kind, f64, f64)> = Vec::new();
     for row in all.flat_map(|comm| &comm.collectives) {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_measured_is_unknown_and_not_a_percentage() {
+    fn without_a_reference_the_percentage_is_unknown() {
         let measured =
             Reference { op: "AllReduce".to_owned(), ranks: 16, nodes: 2, bytes: 1 << 30, busbw_gb_s: 400.0 };
         let rows = vec![
@@ -143,7 +143,7 @@ mod tests {
         let said: Vec<_> =
             told.collectives.iter().map(|row| (row.reference_gb_s, row.of_reference_percent)).collect();
         assert_eq!(said, [(Some(400.0), Some(75.0)), (None, None), (None, None), (Some(400.0), None)]);
-        // Two of 100 calls had no computing between them, while the others' kernels waited for their peers' computing.
+        // Two of 100 calls were back to back; the kernels of the others waited for peers that computed.
         let rare = Collective {
             busbw_back_to_back_gb_s: Some(36.0),
             back_to_back: 2,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_in_a_row_without_a_figure_of_it_is_shown_and_not_compared() {
+    fn back_to_back_calls_without_a_bandwidth_are_not_compared() {
         let held_up = Collective {
             timed: 100,
             back_to_back: 87,

@@ -1,14 +1,15 @@
 use serde::{Deserialize, Serialize};
 
-/// Which jobs get the NCCL profiler plugin: `"off"`, `"all"`, or a part of them, `"25%"`.
+/// Share of jobs that get the NCCL profiler plugin: `"off"`, `"all"`, or a percentage, `"25%"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Share(u8);
 
 impl Share {
-    /// Whether this job is among them: the same answer on every node of it.
+    /// Whether a job gets the plugin; returns the same on every node.
     pub fn takes(self, job: u32) -> bool {
-        // Neighbouring ids, as of a job array, spread over the whole range (Knuth's multiplicative hash).
+        // Neighbouring ids, for example of a job array, are spread over the range (Knuth's multiplicative
+        // hash).
         let place = (u64::from(job.wrapping_mul(2_654_435_761)) * 100) >> 32;
         place < u64::from(self.0)
     }
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_about_its_percentage() {
+    fn selected_jobs_are_about_the_configured_percentage() {
         for (text, least, most) in [("off", 0, 0), ("all", 1000, 1000), ("25%", 200, 300), ("0%", 0, 0)] {
             let share = Share::try_from(text.to_owned()).unwrap();
             let taken = (5000..6000).filter(|job| share.takes(*job)).count();

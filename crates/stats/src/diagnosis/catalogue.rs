@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::{RULES, Rule};
 
-/// What a rule reports, what it reads, what else looks the same, what to do and what can be set, as text for a terminal;
+/// Explanation of a rule for a terminal: what it reports and reads, similar causes, the fix and the settings.
 /// `None` for an unknown id.
 pub fn explain(id: &str) -> Option<String> {
     let rule = by_id(id)?;

@@ -11,14 +11,14 @@ use crate::{NodeReport, Usage};
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Well, or it runs.
+    /// With success, or it still runs.
     Good,
     Failed,
-    /// By its time limit or cancelled: all ranks at once.
+    /// By its time limit or a cancellation: all ranks at once.
     CutOff,
 }
 
-/// The parts of one attempt, rank by rank.
+/// Node reports of one attempt, indexed by rank.
 pub(crate) struct Facts<'a> {
     pub(super) nodes: &'a [NodeReport],
     /// The thresholds in force.
@@ -26,39 +26,39 @@ pub(crate) struct Facts<'a> {
     /// When the attempt ended; `None`: it runs.
     pub(super) end: Option<UnixMillis>,
     pub(super) outcome: Outcome,
-    /// The highest step of the attempts before.
+    /// Highest step of earlier attempts.
     pub(super) before: Option<u64>,
     pub(super) units: Vec<Unit<'a>>,
     pub(super) world: Option<u32>,
-    /// By node and process: its rank in the job, by NCCL's word.
+    /// Rank in the job by node and process, from NCCL.
     job_ranks: BTreeMap<OneProcess<'a>, u32>,
-    /// By communicator and rank in it.
+    /// Each communicator rank with its node.
     pub(super) communicators: Vec<(&'a str, &'a Communicator)>,
 }
 
-/// A GPU, and the rank on it; either may be unknown.
+/// A GPU and its rank; either may be unknown.
 pub(super) struct Unit<'a> {
     pub(super) node: &'a str,
     pub(super) usage: Option<&'a Usage>,
     pub(super) gpu: Option<&'a GpuUsage>,
     pub(super) app: Option<&'a RankApplication>,
-    /// Rank in the job, by the program's word or NCCL's.
+    /// Rank in the job, from the program or from NCCL.
     pub(super) rank: Option<u32>,
     pub(super) comm: Option<CommTime>,
 }
 
-/// Seconds in collectives, with what was timed scaled to all calls.
+/// Seconds in collectives, extrapolated from timed calls to all calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct CommTime {
-    /// Above what the fastest rank took for the same.
+    /// Excess over the fastest rank in the same collectives.
     pub(super) wait_s: f64,
     pub(super) wire_s: f64,
     all: Weight,
-    /// Of kinds that were never timed: their time is in neither.
+    /// Collective signatures that were never timed; neither time includes them.
     untimed: Weight,
 }
 
-/// What makes collectives take long: how many they are, and how large.
+/// Number and size of collectives, which determine how long they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Weight {
     calls: f64,
@@ -80,7 +80,8 @@ impl CommTime {
         self.untimed.add(&other.untimed);
     }
 
-    /// Whether so many calls, or so much of what they moved, have no time that the rest says little of the whole.
+    /// Whether the untimed calls, or their bytes, are too large a share for the timed ones to represent the
+    /// whole.
     pub(super) fn is_partial(&self) -> bool {
         self.untimed.calls > 0.1 * self.all.calls || self.untimed.bytes > 0.1 * self.all.bytes
     }
@@ -99,7 +100,7 @@ impl<'a> Facts<'a> {
             .flat_map(|(node, comm)| comm.communicators.iter().map(move |one| (node, one)))
             .collect();
         let times = comm_times(nodes, &communicators);
-        // A rank may have been several processes, one after the other: each step of the job has its own.
+        // A rank may have had several processes in sequence, since each step of the job starts its own.
         let mut by_node: BTreeMap<&str, BTreeMap<u32, CommTime>> = BTreeMap::new();
         for ((name, _), (rank, time)) in &times {
             if let Some(rank) = rank {
@@ -116,7 +117,7 @@ impl<'a> Facts<'a> {
             let mut of_comm = by_node.get(node.node.as_str()).cloned().unwrap_or_default();
             for (place, gpu) in (0_u32..).zip(gpus) {
                 let app = apps.iter().position(|app| app.local_rank == Some(place)).map(|at| apps.remove(at));
-                // Ranks of a node stand in the order of its GPUs where the program does not say otherwise.
+                // The ranks of a node follow the order of its GPUs unless the program reports otherwise.
                 let rank = match app {
                     Some(app) => app.rank,
                     None if of_comm.len() == gpus.len() => of_comm.keys().next().copied(),
@@ -140,17 +141,17 @@ impl<'a> Facts<'a> {
         Facts { nodes, rules: &Rules::DEFAULT, end, outcome, before, units, world, communicators, job_ranks }
     }
 
-    /// The same under other thresholds than the defaults.
+    /// The same facts with other thresholds.
     pub(super) fn under(self, rules: &'a Rules) -> Self {
         Facts { rules, ..self }
     }
 
-    /// Ranks that have a word of their own.
+    /// Ranks that report.
     pub(super) fn reporting(&self) -> impl Iterator<Item = (&Unit<'a>, &'a RankApplication)> {
         self.units.iter().filter_map(|unit| Some((unit, unit.app?)))
     }
 
-    /// Mean of a figure over the GPUs that have it; the reason of the first that has not where none has.
+    /// Mean of a figure over the GPUs that have it; if none has, the reason of the first GPU.
     pub(super) fn mean(&self, of: impl Fn(&GpuUsage) -> Reading<f64>) -> Reading<f64> {
         let all: Vec<Reading<f64>> = self.units.iter().filter_map(|unit| unit.gpu).map(of).collect();
         let known: Vec<f64> = all.iter().filter_map(|reading| reading.known().copied()).collect();
@@ -163,19 +164,19 @@ impl<'a> Facts<'a> {
         Reading::Known(known.iter().sum::<f64>() / f64::from(u32::try_from(known.len()).unwrap_or(1)))
     }
 
-    /// A communicator numbers its ranks anew: this process's in the job.
+    /// Rank of this process in the job; a communicator numbers its ranks independently.
     pub(super) fn job_rank(&self, node: &str, pid: u64) -> Option<u32> {
         self.job_ranks.get(&(node, pid)).copied()
     }
 
-    /// Of all time, in which steps ran, 0 to 1; `None`: not every GPU's rank says.
+    /// Share of all time in which steps ran, 0 to 1; `None` if the rank of any GPU does not report.
     pub(super) fn in_steps(&self) -> Option<f64> {
         let of_gpus: Option<Vec<f64>> =
             self.units.iter().filter(|unit| unit.gpu.is_some()).map(Unit::in_steps).collect();
         median(of_gpus?).filter(|share| *share > 0.0)
     }
 
-    /// GPUs of the job, by the samples, else by the epilogs' check runs.
+    /// Number of GPUs of the job, from samples, else from the epilogs' check runs.
     pub(super) fn gpus(&self) -> u32 {
         let sampled = self.units.iter().filter(|unit| unit.gpu.is_some()).count();
         let looked: usize =
@@ -183,7 +184,7 @@ impl<'a> Facts<'a> {
         u32::try_from(sampled.max(looked)).unwrap_or(u32::MAX)
     }
 
-    /// One GPU is the whole job: there is no other rank to wait for.
+    /// Whether the job has only one GPU, and so no other rank to wait for.
     pub(super) fn alone(&self) -> bool {
         let [node] = self.nodes else { return false };
         self.units.len() == 1 && self.world.is_none_or(|world| world <= 1) && node.job.nodelist == node.node
@@ -195,7 +196,7 @@ impl<'a> Facts<'a> {
 }
 
 impl Unit<'_> {
-    /// `n1 GPU 5 rank 13`
+    /// Display name, `n1 GPU 5 rank 13`.
     pub(super) fn name(&self) -> String {
         let gpu = self.gpu.map(|gpu| format!(" GPU {}", gpu.index)).unwrap_or_default();
         let rank = self.rank.map(|rank| format!(" rank {rank}")).unwrap_or_default();
@@ -205,7 +206,7 @@ impl Unit<'_> {
     /// As [`Facts::in_steps`], of this GPU.
     pub(super) fn in_steps(&self) -> Option<f64> {
         let coverage = &self.usage?.coverage;
-        // What was not sampled had its steps, too.
+        // Steps also ran while no samples were taken.
         let whole = coverage.sampled_s + coverage.missing_s + coverage.yielded_s + coverage.suspended_s;
         (whole > 0.0).then_some((self.app?.step_s?.total / whole).clamp(0.0, 1.0))
     }
@@ -215,18 +216,19 @@ impl Unit<'_> {
     }
 }
 
-/// A mean over time.
+/// Mean over time.
 pub(super) fn mean_of(spread: &Reading<Spread>) -> Reading<f64> {
     spread.clone().map(|spread| spread.mean)
 }
 
-/// Of the SMs, 0 to 1, while the program's own kernels ran for `own` percent of the time: at most, as NCCL's few are in
-/// `sm`, the percent at work over all time.
+/// Upper bound of the share of SMs, 0 to 1, that the program's own kernels used while they ran for `own`
+/// percent of the time. `sm` is the percentage of active SMs over all time and includes NCCL's few.
 pub(super) fn own_sms(sm: f64, own: f64) -> f64 {
     if own > 0.0 { (sm / own).min(1.0) } else { 1.0 }
 }
 
-/// Time with any kernel: GPM's word, which is of all of a sample's time, else the driver's, which is of a moment's before it.
+/// Percent of time with any kernel: from GPM, which covers a whole sample, else from the driver, which covers a
+/// moment before it.
 pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
     match &gpu.graphics_percent {
         Reading::Known(spread) => Reading::Known(spread.mean),
@@ -245,10 +247,10 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 type OneProcess<'a> = (&'a str, u64);
-/// What is alike on all nodes: communicator, operation, size, datatype, algorithm, protocol.
+/// Collective signature, equal on all nodes: communicator, operation, size, datatype, algorithm, protocol.
 type Row<'a> = (&'a str, &'a str, u64, &'a str, &'a str, &'a str);
 
-/// By node and process: its rank in the largest communicator, and its time in collectives.
+/// Rank in the largest communicator and time in collectives, by node and process.
 fn comm_times<'a>(
     nodes: &'a [NodeReport],
     communicators: &[(&'a str, &'a Communicator)],
@@ -303,7 +305,7 @@ mod tests {
     use crate::diagnosis::simulator::healthy;
 
     #[test]
-    fn steps_ran_while_nothing_was_sampled_too() {
+    fn steps_ran_while_no_samples_were_taken() {
         let mut nodes = healthy();
         let in_steps = |nodes: &[NodeReport]| Facts::new(nodes, None, Outcome::Good, None).in_steps();
         let all = in_steps(&nodes).unwrap();

@@ -4,7 +4,7 @@ use super::Goodput;
 use super::facts::Facts;
 use crate::plain::float;
 
-/// Means over the ranks that report: a rank is not worth more for having said more.
+/// Means over the ranks that report, with equal weights.
 pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
     let told: Vec<_> = facts.reporting().map(|(_, rank)| rank).collect();
     if told.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
     };
     for rank in &told {
         let steps = rank.step_s.map_or(0.0, |times| times.total);
-        // Steps up to where the attempt before had come are done a second time.
+        // Steps up to the highest one of the previous attempt are repeated.
         let again = match (facts.before, rank.first_number) {
             (Some(before), Some(first)) if before >= first && rank.steps > 0 => {
                 let mean = rank.step_s.map_or(0.0, |times| times.mean);
@@ -48,13 +48,13 @@ pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
         sum.productive_s += (steps - redone) / count;
         sum.redone_s += redone / count;
         sum.checkpoint_s += rank.checkpoint_s / count;
-        // Without a step all of it is start-up.
+        // Without a step all time is start-up.
         let (start_up, tail) = if rank.steps == 0 { (allocated_s, 0.0) } else { (start_up, tail) };
         sum.start_up_s += start_up / count;
         sum.tail_s += tail / count;
     }
     let known = sum.productive_s + sum.redone_s + sum.checkpoint_s + sum.start_up_s + sum.tail_s;
-    // A clock that was set makes parts longer than the whole: they are shares of it then.
+    // After a clock change the parts can exceed the whole; they are then scaled to it.
     if known > allocated_s {
         let scale = allocated_s / known;
         for part in [

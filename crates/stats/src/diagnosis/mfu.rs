@@ -10,7 +10,7 @@ fn lacking<T>(what: &str) -> Reading<T> {
     Reading::Failed(what.to_owned())
 }
 
-/// Model FLOP utilisation, from the program's own word.
+/// Model FLOP utilisation, from the program's report.
 pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
     let told: Vec<_> = facts.reporting().collect();
     if told.is_empty() {
@@ -24,7 +24,7 @@ pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
         Ok(ModelFlops::Sample(flops)) => (flops, "samples"),
         Err(why) => return Reading::Failed(why),
     };
-    // Each rank's own rate, while its steps ran.
+    // Rate of each rank while its steps ran.
     let rates: Vec<(f64, f64)> = told
         .iter()
         .filter_map(|(_, rank)| {
@@ -40,7 +40,7 @@ pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
     let sum: f64 = rates.iter().map(|(rate, _)| rate).sum();
     let step_s = rates.iter().map(|(_, step)| step).sum::<f64>() / count;
     let world = facts.world.map_or(count, f64::from);
-    // What a rank does not tell is not counted, and its GPUs are not either: shares stay shares.
+    // Ranks that do not report are excluded, as are their GPUs, so that the fraction stays correct.
     let (units_per_s, ranks) = if model.global { (sum / count, world) } else { (sum, count) };
     let gpus = ranks * model.gpus.filter(|gpus| *gpus > 0.0).unwrap_or(1.0);
     let Some(peak) = peak(facts, model.rate()) else {
@@ -72,8 +72,8 @@ pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
     })
 }
 
-/// Mean dense peak of the job's GPUs in a type, TFLOP/s: by the samples, which know slices and the site's word, else
-/// by the models' names.
+/// Mean dense peak of the job's GPUs in a data type, TFLOP/s: from samples, which know MIG slices and the
+/// site's values, else from model names.
 fn peak(facts: &Facts<'_>, dtype: &str) -> Option<f64> {
     let rate = |name: &str| {
         let row = peak_of(name)?;
@@ -107,7 +107,7 @@ fn peak(facts: &Facts<'_>, dtype: &str) -> Option<f64> {
     (count > 0.0).then(|| peaks.iter().sum::<f64>() / count)
 }
 
-/// What the pipes did.
+/// Utilisation of the GPUs' pipes.
 pub(super) fn hardware(facts: &Facts<'_>) -> Reading<HardwareUse> {
     let gpus: Vec<_> = facts.units.iter().filter_map(|unit| unit.gpu).collect();
     if gpus.is_empty() {
@@ -119,7 +119,7 @@ pub(super) fn hardware(facts: &Facts<'_>) -> Reading<HardwareUse> {
         sampled += coverage.sampled_s;
         all += coverage.sampled_s + coverage.missing_s + coverage.yielded_s;
     }
-    // A node without a part was not seen at all.
+    // Nodes without a report were not sampled.
     let parts = facts.nodes.iter().filter(|node| node.usage.is_some()).count();
     let share =
         float(u64::try_from(parts).unwrap_or(0)) / float(u64::try_from(facts.nodes.len()).unwrap_or(1));

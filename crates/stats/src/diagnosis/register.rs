@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::facts::Facts;
 
-/// A diagnosis rule: what it says about itself, and the function that applies it.
+/// A diagnosis rule: its documentation, and the function that applies it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rule {
     /// Kebab-case; `rule` in a report's JSON and the name of the table `[report.rules.<id>]`.
@@ -21,12 +21,12 @@ pub struct Rule {
     /// Why the finding matters.
     #[serde(serialize_with = "one_line")]
     pub why: &'static str,
-    /// Other causes of the same measurements, and what tells them apart.
+    /// Other causes of the same measurements, and how to distinguish them.
     #[serde(serialize_with = "one_line")]
     pub look_alikes: &'static str,
-    /// What to do; `fix` of a finding that has no other.
+    /// How to fix it; used for findings without a fix of their own.
     pub fix: &'static str,
-    /// What a site can set in `[report.rules.<id>]`.
+    /// Keys that a site can set in `[report.rules.<id>]`.
     pub thresholds: &'static [Threshold],
     #[serde(skip)]
     pub(crate) line: Line,
@@ -34,7 +34,7 @@ pub struct Rule {
     pub(crate) find: fn(&Facts<'_>) -> Vec<Found>,
 }
 
-/// In JSON: the sources break long texts into lines.
+/// For JSON: joins the lines of long texts.
 fn one_line<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&text.replace('\n', " "))
 }
@@ -43,16 +43,16 @@ fn one_line<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// In a node or a GPU.
+    /// A node or a GPU.
     Hardware,
-    /// In the program, its input or its settings.
+    /// The program, its input or its settings.
     Application,
-    /// The measurements do not tell.
+    /// The measurements do not decide it.
     Unknown,
 }
 
 impl Class {
-    /// As it stands in JSON.
+    /// Name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Class::Hardware => "hardware",
@@ -86,7 +86,7 @@ pub(crate) struct Found {
     pub(super) since: Option<railgate_model::UnixMillis>,
     /// As [`super::Diagnosis::what`].
     pub(super) what: String,
-    /// Instead of the rule's own.
+    /// Replaces the rule's fix.
     pub(super) fix: Option<&'static str>,
 }
 
@@ -110,7 +110,7 @@ impl Number {
         self.0
     }
 
-    /// Of a percentage: 0 to 1.
+    /// A percentage as a fraction, 0 to 1.
     pub(super) fn share(self) -> f64 {
         self.0 / 100.0
     }
@@ -146,7 +146,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// As TOML.
+    /// The value in TOML syntax.
     pub fn toml(&self) -> String {
         match self {
             Value::Number(number) => format!("{:?}", number.0),
@@ -171,17 +171,17 @@ pub struct Threshold {
     pub key: &'static str,
     /// `%`, `GB/s`, `steps`, `time`.
     pub unit: &'static str,
-    /// Without a configuration.
+    /// Value without a configuration.
     pub default: Value,
-    /// The least that is accepted.
+    /// Smallest accepted value.
     pub low: Value,
-    /// The most that is accepted.
+    /// Largest accepted value.
     pub high: Value,
-    /// What it is compared with.
+    /// What the threshold is compared with.
     pub meaning: &'static str,
 }
 
-/// The table of a rule.
+/// Configuration table of a rule.
 pub(crate) trait Table {
     /// Its keys.
     const KEYS: &'static [Threshold];
@@ -190,12 +190,12 @@ pub(crate) trait Table {
     fn values(&self) -> Vec<Value>;
 }
 
-/// For serde: the table of a rule without thresholds is not shown.
+/// For serde: tables of rules without thresholds are omitted.
 pub(super) fn has_no_keys<T: Table>(_: &T) -> bool {
     T::KEYS.is_empty()
 }
 
-/// The values of a table that are out of range: `report.rules.<id>.<key>: <why>`.
+/// Values of a table that are out of range, as `report.rules.<id>.<key>: <why>`.
 pub(super) fn problems<T: Table>(id: &str, table: &T) -> Vec<String> {
     let pairs = T::KEYS.iter().zip(table.values());
     let wrong = pairs.filter(|(key, value)| !(key.low..=key.high).contains(value));
@@ -205,8 +205,8 @@ pub(super) fn problems<T: Table>(id: &str, table: &T) -> Vec<String> {
     said.collect()
 }
 
-/// Makes a rule's `Settings` (the table `[report.rules.<id>]`) and the rows that describe it from one row per key:
-/// key, kind, default and range, unit, meaning. A `Time` is given in seconds.
+/// Generates a rule's `Settings` (the table `[report.rules.<id>]`) and its documentation from one row per key:
+/// key, type, default and range, unit, meaning. A `Time` is given in seconds.
 macro_rules! thresholds {
     ($($key:ident: $kind:ident($default:literal), $low:literal to $high:literal, $unit:literal, $meaning:literal;)*) => {
         /// The rule's table in the configuration.
@@ -253,11 +253,12 @@ macro_rules! thresholds {
     };
 }
 
-/// Makes the typed table `[report.rules]` and the register from one row per rule. A row is the name of the rule's file;
-/// with `-` for `_` it is the rule's id.
+/// Generates the typed table `[report.rules]` and the register from one row per rule. A row is the file name of
+/// the rule; its id has `-` in place of `_`.
 macro_rules! register {
     ($($rule:ident,)+) => {
-        /// `[report.rules]`: a table for each rule. An unknown id or key is refused with the known ones.
+        /// `[report.rules]`: a table for each rule. Unknown ids and keys are refused with a list of the known
+        /// ones.
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
         pub struct Rules {
@@ -269,7 +270,7 @@ macro_rules! register {
         }
 
         impl Rules {
-            /// Without a configuration.
+            /// Values without a configuration.
             pub const DEFAULT: Self = Rules { $($rule: $rule::Settings::DEFAULT,)+ };
 
             /// Values out of range, one line each.
@@ -284,7 +285,7 @@ macro_rules! register {
             }
         }
 
-        /// The register.
+        /// All rules, in order of the report.
         pub static RULES: &[$crate::diagnosis::register::Rule] = &[$($rule::RULE,)+];
     };
 }

@@ -1,4 +1,4 @@
-//! One file per rule. To add one: its file, its `mod` line, its row.
+//! One file per rule. To add one, add its file, its `mod` line and its row.
 
 use super::register::register;
 
@@ -15,7 +15,7 @@ pub(crate) mod slow_clock;
 mod tests;
 mod uneven_work;
 
-// What ended the job stands before what made it slow.
+// Causes of the end of a job come before causes of slowness.
 register! {
     nan,
     killed_rank,

@@ -6,11 +6,11 @@ use super::rules::hang::stood_still;
 use super::rules::launch_bound;
 use crate::plain::float;
 
-/// Kernels of NCCL hold one SM for each channel, 32 at most unless a setting asks for more: hardly a third of all.
+/// NCCL kernels use one SM per channel, at most 32 by default: less than a third of all SMs.
 const NCCL_SMS: f64 = 1.0 / 3.0;
 
-/// Percent of a GPU's time, by what is known of it. Sources, from the surest: the program's own clock (checkpoint,
-/// input), NCCL's own times, GPM's activities.
+/// Shares of a GPU's time, percent. Sources in order of reliability: times of the program (checkpoint, input),
+/// NCCL's times, GPM's activities.
 pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
     let job = Job::new(facts);
     let of_units: Vec<Shares> = facts.units.iter().filter_map(|unit| of_unit(&job, unit)).collect();
@@ -19,7 +19,8 @@ pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
     };
     let count = float(u64::try_from(of_units.len()).unwrap_or(1));
     let mean = |of: fn(&Shares) -> f64| of_units.iter().map(of).sum::<f64>() / count;
-    // Where one GPU has a share and another has not, the other's time stands in `idle` or `unknown`: the sum stays whole.
+    // If only some GPUs have a share, the others' time counts as `idle` or `unknown`, so that the sum stays
+    // 100.
     let part = |of: fn(&Shares) -> &Reading<f64>| match of_units.iter().any(|one| of(one).known().is_some()) {
         false => of(first).clone(),
         true => Reading::Known(of_units.iter().map(|one| known_or_none(of(one))).sum::<f64>() / count),
@@ -44,7 +45,7 @@ pub(super) fn shares(facts: &Facts<'_>) -> Reading<Shares> {
     })
 }
 
-/// The word of the GPU of which least is known.
+/// Lowest confidence of the GPUs.
 fn least_sure(of_units: &[Shares]) -> String {
     let mut words = ["low", "medium"].into_iter();
     let least = words.find(|word| of_units.iter().any(|one| one.confidence == *word));
@@ -55,10 +56,10 @@ fn known_or_none(share: &Reading<f64>) -> f64 {
     share.known().copied().unwrap_or(0.0)
 }
 
-/// What is known of all GPUs together.
+/// Figures of all GPUs together.
 struct Job<'a> {
     facts: &'a Facts<'a>,
-    /// Seconds without a step before it failed.
+    /// Seconds without a step before the job failed.
     still_s: f64,
     /// Percent of all time in which kernels were launched too late.
     gap: f64,
@@ -92,7 +93,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
             |seconds| Reading::Known(percent(seconds)),
         ),
     };
-    // What stands idle goes to checkpoint, input and launches first, the rest stays idle.
+    // Idle time is assigned to checkpoint, input and late launches first; the rest stays idle.
     let mut gone = 100.0 - busy;
     let checkpoint = checkpoint.map(|share| share.min(gone));
     gone -= known_or_none(&checkpoint);
@@ -100,7 +101,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     gone -= known_or_none(&input);
     let gap = job.gap.min(gone);
     let idle = gone - gap;
-    // What is busy: kernels that keep SMs at work, kernels that wait. Waiting in NCCL keeps few SMs.
+    // Busy time consists of kernels that keep SMs active and kernels that wait. Waiting in NCCL uses few SMs.
     let comm = match unit.comm {
         Some(comm) if comm.is_partial() => Err("many of NCCL's calls were not timed"),
         Some(comm) => Ok((percent(comm.wait_s), percent(comm.wire_s))),
@@ -108,7 +109,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
         None if facts.communicators.is_empty() => Err("NCCL's profiler plugin was not loaded"),
         None => Err("NCCL's profiler plugin does not report which rank uses this GPU"),
     };
-    // Overlap cannot be seen: at most what the SMs leave is exposed.
+    // Overlap cannot be measured: at most the time without active SMs is exposed.
     let most = busy * (1.0 - tensor.max(dram).min(100.0) / 100.0);
     let comm = comm.map(|(wait, wire)| {
         let scale = if wait + wire > most { most / (wait + wire) } else { 1.0 };
@@ -116,7 +117,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     });
     let own = match comm {
         Ok((wait, wire)) => (busy - wait - wire).max(0.0),
-        // The SMs beyond those that NCCL could hold all the time, and the tensor pipes, are surely the program's.
+        // SMs beyond those that NCCL could use all the time, and tensor activity, are surely the program's.
         Err(_) => ((sm - NCCL_SMS * busy) / (1.0 - NCCL_SMS)).max(tensor).clamp(0.0, busy),
     };
     // A rank that waits in an operation that never ends has no time for it.
@@ -176,7 +177,7 @@ mod tests {
         found
     }
 
-    /// As an alltoall, and the mode `count`, have none.
+    /// As for alltoall and in mode `count`, which have no times.
     fn add_calls_without_a_time(node: &mut NodeReport) {
         let comm = node.communication.as_mut().unwrap();
         let mut untimed = comm.collectives[0].clone();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_nccl_waiting_is_neither_launch_nor_compute() {
+    fn possible_waiting_in_nccl_is_neither_launch_nor_compute() {
         let told = of(&parts_with(&[Plant::TinyKernels]));
         assert!(told.launch > 40.0 && told.unknown == 0.0, "{told:?}");
 
@@ -204,7 +205,7 @@ mod tests {
 
     /// A few calls that move most of the bytes may take most of the time.
     #[test]
-    fn a_few_large_calls_without_a_time_leave_as_much_unknown_as_many() {
+    fn few_large_untimed_calls_leave_as_much_unknown_as_many() {
         let mut nodes = parts_with(&[Plant::TinyKernels]);
         for node in &mut nodes {
             add_calls_without_a_time(node);
@@ -218,9 +219,9 @@ mod tests {
         assert!(untold.launch == 0.0 && untold.unknown > 60.0, "{untold:?}");
     }
 
-    /// SMs at work all along are the job's own, whoever is silent: NCCL's kernels take few.
+    /// SMs that are active all the time are the job's, even without reports: NCCL's kernels use few.
     #[test]
-    fn most_of_what_keeps_all_sms_is_compute_without_nccls_word() {
+    fn activity_on_all_sms_is_compute_without_nccl_times() {
         let mut nodes = parts_with(&[Plant::Healthy]);
         nodes.iter_mut().for_each(|node| node.communication = None);
         let untold = of(&nodes);
@@ -228,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn one_gpu_waits_for_nobody() {
+    fn single_gpu_has_no_wait_for_other_ranks() {
         let mut nodes = parts_with(&[Plant::TinyKernels]);
         nodes.truncate(1);
         nodes[0].communication = None;
         nodes[0].application = None;
         nodes[0].usage.as_mut().unwrap().gpus.truncate(1);
-        // The other node of the job has not reported.
+        // The other node of the job has no report.
         assert!(of(&nodes).launch == 0.0);
         nodes[0].job.nodelist = "n0".to_owned();
         let alone = of(&nodes);
@@ -242,9 +243,10 @@ mod tests {
         assert_eq!((&alone.comm_wait, alone.confidence.as_str()), (&Reading::Known(0.0), "medium"));
     }
 
-    /// PyTorch on two H200s: 45 % of the time were those of small kernels, in which a GPU waited for the other's rank.
+    /// PyTorch on two H200s: a GPU waited for the other's rank, and 45 % of the time was attributed to small
+    /// kernels.
     #[test]
-    fn waiting_in_a_hang_is_no_launching() {
+    fn waiting_in_a_hang_is_not_launch_time() {
         let nodes = parts_with(&[Plant::Hang]);
         let found = shares(&Facts::new(&nodes, nodes[0].end, Outcome::Failed, None)).known().unwrap().clone();
         assert!(
@@ -253,9 +255,9 @@ mod tests {
         );
     }
 
-    /// A node's GPUs whose plugin was silent are a part of the whole like the others.
+    /// GPUs of a node whose plugin did not report count like the others.
     #[test]
-    fn some_may_be_silent() {
+    fn nodes_without_plugin_reports_are_included() {
         let mut nodes = parts_with(&[Plant::TinyKernels]);
         let all = of(&nodes);
         add_calls_without_a_time(&mut nodes[1]);
@@ -263,9 +265,9 @@ mod tests {
         assert!((half.launch - all.launch / 2.0).abs() < 3.0 && half.unknown > 30.0, "{half:?}");
     }
 
-    /// Whoever waits for a slow network keeps few SMs, and has no small kernels for that.
+    /// Waiting for a slow network uses few SMs, but is not due to small kernels.
     #[test]
-    fn waiting_for_others_makes_no_small_kernels() {
+    fn waiting_for_others_is_not_small_kernels() {
         let mut nodes = parts_with(&[Plant::Healthy]);
         wait_for_the_network(&mut nodes);
         let found = of(&nodes);

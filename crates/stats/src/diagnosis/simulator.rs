@@ -1,5 +1,5 @@
-//! A job of a few ranks, step by step: each computes, then all meet in a collective. What a sampler, the plugin and
-//! the program would have written follows from it.
+//! Simulates a job of a few ranks step by step: each computes, then all meet in a collective. Derives the
+//! output of the sampler, the NCCL plugin and the program.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -60,17 +60,17 @@ pub(super) const PLANTS: [(Plant, &str, &str); 12] = [
     (Plant::SlowRail, "a rail that carries little", "rail-imbalance"),
 ];
 
-/// Who was listening.
+/// Sources of data in a simulated run.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     application: bool,
     waits_told: bool,
     nccl: bool,
-    /// The GPUs count activities, as Hopper does and Ampere does not.
+    /// The GPUs provide GPM activities, as Hopper does and Ampere does not.
     gpm: bool,
 }
 
-/// splitmix64, between 0 and 1.
+/// splitmix64 generator of numbers between 0 and 1.
 struct Chance(u64);
 
 impl Chance {
@@ -109,12 +109,12 @@ struct Run {
     odd: u32,
     seconds: f64,
     clock: f64,
-    /// Those with a whole batch; the one with less work has power left for a higher one.
+    /// Clock of ranks with a full batch; the one with less work has spare power for a higher clock.
     capped_clock: Option<f64>,
     failed: bool,
 }
 
-/// What is planted in one run: nothing, one thing, several.
+/// Faults planted in one run: none, one or several.
 pub(super) type Planted<'a> = &'a [Plant];
 
 fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
@@ -187,7 +187,7 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
         if stops {
             stopped = Some(if has(Plant::Hang) { 600.0 } else { 20.0 });
             for (number, rank) in (0_u32..).zip(&mut ranks) {
-                // The others wait inside NCCL for as long as it takes.
+                // The other ranks wait inside NCCL meanwhile.
                 if number != odd {
                     rank.busy += stopped.unwrap_or(0.0);
                     rank.sm += 0.15 * stopped.unwrap_or(0.0);
@@ -274,7 +274,7 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
     }
 }
 
-/// What NVML has where it has no GPM.
+/// Figures that NVML provides without GPM.
 fn without_gpm(gpu: GpuUsage) -> GpuUsage {
     let no = || Reading::Unsupported;
     GpuUsage {
@@ -476,23 +476,23 @@ fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
         .collect()
 }
 
-/// The parts of two nodes with a rank on a slower clock, and which rank that is: what a larger job is made from.
+/// Node reports of two nodes with one rank on a slower clock, and that rank, from which larger jobs are made.
 pub(crate) fn slow_clock() -> (Vec<NodeReport>, u32) {
     let run = run(&[Plant::SlowClock], &mut Chance(4));
     (nodes(&[Plant::SlowClock], &run, ALL), run.odd)
 }
 
-/// The parts of two nodes on which nothing is wrong.
+/// Node reports of two healthy nodes.
 pub(super) fn healthy() -> Vec<NodeReport> {
     parts_with(&[Plant::Healthy])
 }
 
-/// The parts of two nodes with these things planted.
+/// Node reports of two nodes with these faults planted.
 pub(super) fn parts_with(planted: Planted<'_>) -> Vec<NodeReport> {
     nodes(planted, &run(planted, &mut Chance(4)), ALL)
 }
 
-/// Makes collectives five times as long, at the cost of computing.
+/// Makes collectives five times as long, at the expense of computing.
 pub(super) fn wait_for_the_network(nodes: &mut [NodeReport]) {
     let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
     rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 5.0);

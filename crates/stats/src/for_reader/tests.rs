@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{HOUR, START, after, finding, job, machine, part};
 use crate::{Act, ActKind, StatsConfig, kernel_events};
 
-/// A foreign user's name for a process, its number, user and job: in no other text of these reports.
+/// Process name, PID, user and job of a foreign user; they occur in no other text of these reports.
 const FOREIGN: [&str; 4] = ["evesprogram", "770077", "5002", "990099"];
 
 fn with_lines(snapshot: &mut Snapshot, texts: &[String]) {
@@ -25,7 +25,8 @@ fn found(check: &str, part: &str, what: &str, rows: Vec<Evidence>) -> Finding {
     Finding { evidence: rows, ..finding(check, part, Severity::Fail, Class::Node, what) }
 }
 
-/// A job on GPUs 0 to 3, beside another user's on the rest, with everything about that one that a look can find.
+/// A job on GPUs 0 to 3 beside another user's on the rest, with everything that a check run can find about that
+/// one.
 fn shared() -> NodeReport {
     let pci = |index: usize| {
         let gpus = machine("n1", "").gpus;
@@ -85,7 +86,7 @@ fn shared() -> NodeReport {
 }
 
 #[test]
-fn no_foreign_process_user_or_job_is_in_the_report() {
+fn report_has_no_foreign_process_user_or_job() {
     let whole = shared();
     let before = serde_json::to_string(&whole).unwrap();
     for foreign in &FOREIGN[..3] {
@@ -100,7 +101,7 @@ fn no_foreign_process_user_or_job_is_in_the_report() {
 }
 
 #[test]
-fn what_happened_stays() {
+fn events_stay_without_foreign_names() {
     let (whole, shown) = (shared(), shared().for_reader());
     let xids = |report: &NodeReport| -> Vec<(u32, Option<PciAddress>, u64)> {
         report.kernel.xids.iter().map(|xid| (xid.code, xid.gpu, xid.time)).collect()
@@ -134,7 +135,7 @@ fn what_happened_stays() {
 }
 
 #[test]
-fn what_is_the_jobs_own_stays_whole() {
+fn data_of_the_job_itself_stays_complete() {
     let row = || vec![row("gpu 1 process 4711", "uid 1000, 400 MiB", "/proc")];
     let own = vec![
         found("gpu-processes", "1", "leftover process 4711 (annsprogram, 400 MiB)", row()),
@@ -147,9 +148,9 @@ fn what_is_the_jobs_own_stays_whole() {
     assert!(report.for_reader() == report);
 }
 
-/// The forger's process name is the beginning of the record.
+/// The attacker's process name imitates the beginning of the record.
 #[test]
-fn a_forged_record_cannot_pass_for_the_readers_own() {
+fn forged_record_is_not_taken_for_the_readers_own() {
     let rows = vec![row("kernel log", "uid 1000, NVRM:[770077]: segfault at 0", "kmsg seq 9")];
     let forged =
         found("kmsg-forged", "", "process 770077 of uid 5002 imitated a driver in the kernel log", rows);
@@ -157,9 +158,9 @@ fn a_forged_record_cannot_pass_for_the_readers_own() {
     assert!(!serde_json::to_string(&shown).unwrap().contains("770077"));
 }
 
-/// One slice of a GPU is this job's, the other another's.
+/// One slice of a GPU belongs to this job, the other to another job.
 #[test]
-fn an_xid_of_a_slice_names_no_process() {
+fn xid_of_a_slice_names_no_process() {
     let mut report = part("n1", &job(0..8), "gpu-xid-31@2", vec![], 256);
     let xid = &mut report.kernel.xids[0];
     xid.text = xid.text.replacen("):", " GPU-I:05):", 1).replacen(
@@ -173,9 +174,9 @@ fn an_xid_of_a_slice_names_no_process() {
     assert!(!shown.contains("770077") && !shown.contains("evesprogram"), "{shown}");
 }
 
-/// The node as a whole lacks memory: another job's process asks for it, and one of this job dies.
+/// The whole node lacks memory: a process of another job requests it, and one of this job is killed.
 #[test]
-fn the_record_of_an_own_kill_stays_without_the_asking_jobs_cpuset() {
+fn own_kill_record_stays_without_the_cpuset_of_the_other_job() {
     let mut report = part("n1", &job(0..8), "", vec![], 256);
     let record = |cpuset: &str| {
         format!(
@@ -189,7 +190,7 @@ fn the_record_of_an_own_kill_stays_without_the_asking_jobs_cpuset() {
 }
 
 #[test]
-fn of_a_drain_reasons_jobs_only_the_own_ones_stay() {
+fn drain_reason_keeps_only_own_jobs() {
     for (text, wants) in [
         (
             "railgate: gpu-lost@3: off bus; reboot [epilog job=7,990099]",
@@ -213,7 +214,7 @@ fn of_a_drain_reasons_jobs_only_the_own_ones_stay() {
 }
 
 #[test]
-fn a_decision_names_no_job_and_no_process_of_others() {
+fn decision_names_no_job_or_process_of_others() {
     let mut decision = crate::testing::decision(0, crate::DecisionKind::Left, 256);
     let mut node = decision.nodes[0].clone();
     let own = decision.job;
@@ -241,7 +242,7 @@ fn a_decision_names_no_job_and_no_process_of_others() {
 }
 
 #[test]
-fn what_was_done_about_a_node_names_no_other_job() {
+fn act_on_a_node_names_no_other_job() {
     let mut report = shared();
     let detail = format!("railgate: gpu-lost@3: off bus; reboot [epilog job={},990099]", report.job.id);
     report.acts.push(Act { detail, ..report.acts[0].clone() });

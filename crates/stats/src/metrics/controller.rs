@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use super::page::{Kind, Metric, count, page};
 
-/// What became of jobs, on the controller: how often, by what happened and the check that it is about.
+/// Number of the controller's decisions about jobs, by (decision, check).
 pub type Decisions = BTreeMap<(String, String), u64>;
 
-/// Everything in `railgate-controller.prom`.
+/// Contents of `railgate-controller.prom`.
 pub fn controller_page(decisions: &Decisions) -> String {
     page(CONTROLLER_METRICS, decisions, &[])
 }

@@ -30,7 +30,7 @@ thresholds! {
     same_time: Time(60), 1 to 3600, "time", "a destroyed communicator belongs to the standstill if its last operation is no older than this before the job's last one";
 }
 
-/// The culprit is the rank that handed over fewest operations.
+/// Names the rank that submitted the fewest operations.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some((since, seconds)) = stood_still(facts) else { return Vec::new() };
     let mut found = behind(facts).unwrap_or_else(|| {
@@ -43,12 +43,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
-/// Since when no rank made progress, and for how long, seconds; `None` if one did, or if that is not known.
+/// Start and duration (seconds) of the period in which no rank made progress; `None` if a rank did, or if that
+/// is unknown.
 pub(in crate::diagnosis) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let set = &facts.rules.hang;
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     let told: Vec<_> = facts.reporting().collect();
-    // Without the program's report, the last operation that any rank handed over shows when it stood still.
+    // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
     let last_op = || newest_launch(facts.communicators.iter().map(|(_, one)| *one));
     let since = last.or_else(last_op)?;
@@ -60,8 +61,8 @@ pub(in crate::diagnosis) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis
     (seconds >= least && !saving).then_some((since, seconds))
 }
 
-/// By communicator: the rank behind all others, where most have handed over the operation that it has not. Of two it is the one
-/// behind, and less sure: the other's operation may be the one too many.
+/// Per communicator: the rank behind all others, if most have submitted an operation that it has not. With two
+/// ranks it is the one behind, at lower confidence, since the other may have submitted one operation too many.
 pub(super) fn behind(facts: &Facts<'_>) -> Option<Found> {
     let mut groups: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
     for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
@@ -74,25 +75,25 @@ pub(super) fn behind(facts: &Facts<'_>) -> Option<Found> {
     lags.max_by_key(|lag| lag.weight).map(|lag| lag.told(facts))
 }
 
-/// A rank of a communicator, and its node.
+/// A rank of a communicator, with its node.
 type Member<'a> = (&'a str, &'a Communicator);
 
-/// Of one communicator.
+/// Lag within one communicator.
 struct Lag<'a> {
     slowest: Member<'a>,
-    /// The last operation of those that wait.
+    /// Last operation of the waiting ranks.
     waiting: Option<&'a LastOp>,
     waits: usize,
     ranks: usize,
-    /// Whether most wait, and by how many operations one is behind.
+    /// Whether most ranks wait, and by how many operations one is behind.
     weight: (bool, u64),
 }
 
-/// `alike`: all ranks hand over the same operations; messages go to some. `since`: communicators that were last used before it
-/// had been given up earlier.
+/// `alike`: all ranks submit the same operations, unlike messages, which go to some. Communicators last used
+/// before `since` are ignored, as they were abandoned earlier.
 fn lag(mut ranks: Vec<Member<'_>>, alike: bool, since: UnixMillis) -> Option<Lag<'_>> {
-    // PyTorch's watchdog gives up the communicator of a rank that waits too long, which destroys it. One that was given up before
-    // the job went on is another story.
+    // PyTorch's watchdog aborts the communicator of a rank that waits too long, which destroys it. One that was
+    // aborted before the job continued is unrelated.
     let lately = newest(&ranks).is_some_and(|newest| newest >= since);
     ranks.retain(|(_, one)| (alike && lately) || !one.destroyed);
     let most = ranks.iter().map(|(_, one)| one.ops).max()?;
@@ -114,7 +115,7 @@ fn newest(ranks: &[Member<'_>]) -> Option<UnixMillis> {
     ranks.iter().filter_map(|(_, one)| Some(one.last.as_ref()?.time)).max()
 }
 
-/// Communicators that carried messages between some of their ranks.
+/// Communicators that carried point-to-point messages.
 fn with_messages<'a>(facts: &Facts<'a>) -> BTreeSet<&'a str> {
     let comms = facts.nodes.iter().filter_map(|node| node.communication.as_ref());
     let counted = comms
@@ -170,9 +171,9 @@ mod tests {
         nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().communicators)
     }
 
-    /// PyTorch on two H200s: its watchdog gave up the communicator of the rank that waited, and ended the job.
+    /// PyTorch on two H200s: the watchdog aborted the communicator of the waiting rank and ended the job.
     #[test]
-    fn who_gives_up_is_not_who_never_came() {
+    fn aborted_communicator_does_not_accuse_the_waiting_rank() {
         let mut nodes = parts_with(&[Plant::Hang]);
         let told = named(&nodes);
         assert_eq!(told[0].1, "high");
@@ -182,7 +183,7 @@ mod tests {
         communicators(&mut nodes).for_each(|one| one.destroyed = true);
         assert_eq!(named(&nodes), told);
         let nobody = [(String::new(), "low".to_owned())];
-        // torchrun began once more, in another communicator, and that one is even.
+        // torchrun restarted the program with another communicator, in which no rank is behind.
         let mut again = nodes.clone();
         for comm in again.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
             let mut others = comm.communicators.clone();
@@ -193,16 +194,16 @@ mod tests {
             comm.communicators.extend(others);
         }
         assert_eq!(named(&again), nobody);
-        // A pipeline's stages send different numbers of messages, also in one that ended in good order and with a barrier.
+        // Pipeline stages send different numbers of messages, even in a job that ended normally with a barrier.
         let comm = nodes[0].communication.as_mut().unwrap();
         let messages = crate::comm::Collective { op: "Send".to_owned(), ..comm.collectives[0].clone() };
         comm.collectives.push(messages);
         assert_eq!(named(&nodes), nobody);
     }
 
-    /// A pair's rank 1 is the job's rank 6.
+    /// Rank 1 of a pair is rank 6 of the job.
     #[test]
-    fn a_pair_numbers_its_ranks_anew() {
+    fn rank_of_a_pair_is_reported_as_rank_of_the_job() {
         let mut nodes = parts_with(&[Plant::Hang]);
         for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
             let pair = comm.communicators.iter().filter(|one| [2, 6].contains(&one.rank)).cloned();
@@ -221,9 +222,9 @@ mod tests {
         assert_eq!(named(&nodes), [("n1 GPU 2 rank 6".to_owned(), "medium".to_owned())]);
     }
 
-    /// After a loop of very many and a rest the plugin knows only the earliest that an operation can have been launched.
+    /// After a long loop and a pause the plugin only knows a lower bound of the launch time.
     #[test]
-    fn a_time_that_may_be_later_tells_of_no_standstill() {
+    fn launch_time_with_only_a_lower_bound_is_no_hang() {
         let mut nodes = parts_with(&[Plant::Hang]);
         nodes.iter_mut().for_each(|node| node.application = None);
         let [(part, _)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
@@ -236,12 +237,12 @@ mod tests {
             (one.time, one.time_is_earliest) = (newest, time == newest);
             named(&nodes).len()
         };
-        // One of them is known, and no other is newer as far as is known; or none is.
+        // Either one of them is known and no other is known to be newer, or none is known.
         assert_eq!([later(newest - 1), later(newest)], [1, 0]);
     }
 
     #[test]
-    fn who_has_not_begun_never_came() {
+    fn rank_without_any_operation_is_the_one_waited_for() {
         let mut nodes = parts_with(&[Plant::Hang]);
         let least = communicators(&mut nodes).map(|one| one.ops).min().unwrap();
         let told = named(&nodes);
@@ -252,9 +253,9 @@ mod tests {
         assert_eq!(named(&nodes), told);
     }
 
-    /// Of two that are known of eight, the one behind may be one of many.
+    /// With two of eight ranks known, the one behind may be one of many.
     #[test]
-    fn of_two_the_one_behind_never_came() {
+    fn with_two_ranks_the_one_behind_is_the_one_waited_for() {
         let mut nodes = parts_with(&[Plant::Hang]);
         let odd = communicators(&mut nodes).min_by_key(|one| one.ops).unwrap().rank;
         for node in &mut nodes {

@@ -46,7 +46,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         found.costs = Some(share.min(1.0));
         return vec![found];
     }
-    // The program does not report. The GPUs' idle time, with busy disks or CPUs, is a weaker sign.
+    // If the program does not report, idle GPUs with busy disks or CPUs are a weaker sign.
     let (Reading::Known(busy), Reading::Known(sm)) =
         (facts.mean(busy), facts.mean(|gpu| mean_of(&gpu.sm_percent)))
     else {

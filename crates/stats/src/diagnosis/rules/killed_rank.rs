@@ -29,7 +29,7 @@ thresholds! {
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let told: Vec<_> = facts.reporting().collect();
-    // A job that stood still for long has another story.
+    // A long standstill is a case for `hang`.
     if facts.outcome == Outcome::Good || stood_still(facts).is_some() {
         return Vec::new();
     }
@@ -39,7 +39,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         found
     } else if let Some(lag) = behind(facts).filter(|_| facts.outcome == Outcome::Failed) {
         let what = format!("{}; the job ended soon after: the rank died there", lag.what);
-        // A rank that is ended with the others may be one operation behind by chance.
+        // A rank that is killed with the others may be one operation behind by chance.
         let confidence = if lag.confidence == "high" { "medium" } else { "low" };
         let mut found = Found::new(confidence, lag.part, what);
         found.since = lag.since;
@@ -68,7 +68,7 @@ fn ended(rank: &RankApplication) -> bool {
     rank.events.last().is_some_and(|event| event.what == AppEventKind::End)
 }
 
-/// The one that said nothing where the others ended in good order, or the other way round.
+/// The only rank that reported no normal end while the others did, or the reverse.
 fn alone<'a>(told: &[(&'a Unit<'a>, &'a RankApplication)]) -> Option<Gone<'a>> {
     let (orderly, silent): (Vec<_>, Vec<_>) = told.iter().partition(|(_, rank)| ended(rank));
     match (orderly.as_slice(), silent.as_slice()) {
@@ -96,9 +96,9 @@ mod tests {
     use super::*;
     use crate::diagnosis::simulator::{Plant, parts_with};
 
-    /// torchrun ends the other rank within its step: both are silent from the same moment, and one is behind in NCCL.
+    /// torchrun kills the other rank within its step: both stop reporting at once, and one is behind in NCCL.
     #[test]
-    fn of_two_the_one_behind_is_named_and_not_surely() {
+    fn of_two_ranks_the_one_behind_is_named_with_low_confidence() {
         let mut nodes = parts_with(&[Plant::Killed]);
         nodes.truncate(1);
         let node = &mut nodes[0];

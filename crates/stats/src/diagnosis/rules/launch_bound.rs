@@ -38,7 +38,8 @@ thresholds! {
     cores_percent: Number(80.0), 0.0 to 100.0, "%", "and at least this much of a core is busy for each GPU";
 }
 
-/// Kernels keep few SMs at work, too small or one at a time, or none runs because the next one is not launched yet.
+/// Kernels use few SMs because they are too small or run one at a time, or no kernel runs because the next one
+/// is launched late.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let means = Means::new(facts);
     let (small, gap) = (means.small(), means.gap());
@@ -75,14 +76,15 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
-/// Of the steps' time, in which no GPU of the job has a kernel though nothing is waited for and processors are busy, 0 to 1.
-/// `None`: little, or not known: a GPU without a word of its rank, a program that does not say when it waits for input.
+/// Share of the steps' time, 0 to 1, in which no GPU of the job runs a kernel although the program waits for
+/// nothing and CPU cores are busy. `None` if it is small or unknown: a GPU whose rank does not report, or a
+/// program that does not report its waits for input.
 pub(in crate::diagnosis) fn gap(facts: &Facts<'_>) -> Option<f64> {
     Means::new(facts).gap()
 }
 
 struct Small {
-    /// Percent of the time with kernels of the program's own, and the share of the SMs that they keep, 0 to 1.
+    /// Percent of time with kernels of the program itself, and the share of SMs that they use, 0 to 1.
     own: f64,
     sms: f64,
     confidence: &'static str,
@@ -91,7 +93,7 @@ struct Small {
 /// Over the job's GPUs.
 struct Means<'a> {
     facts: &'a Facts<'a>,
-    /// Of all time, the share in which steps ran, 0 to 1, where the kernels that ran can all have been theirs.
+    /// Share of all time in which steps ran, 0 to 1, if all kernels can have run in steps.
     steps: Option<f64>,
 }
 
@@ -102,7 +104,7 @@ impl<'a> Means<'a> {
         Means { facts, steps: steps.and_then(|(steps, busy)| (busy / 100.0 <= steps).then_some(steps)) }
     }
 
-    /// Percent of all time as percent of the steps' time, where that is known.
+    /// Converts percent of all time to percent of the steps' time, if that is known.
     fn of_steps(&self, percent: f64) -> f64 {
         (percent / self.steps.unwrap_or(1.0)).min(100.0)
     }
@@ -111,12 +113,12 @@ impl<'a> Means<'a> {
         Some(self.of_steps(*self.facts.mean(figure).known()?))
     }
 
-    /// Neither tensor pipes nor memory are what such a job waits for, and it did not stand still.
+    /// Whether the rule applies: neither tensor pipes nor memory limit the job, and it did not hang.
     fn can_be(&self) -> bool {
         let set = &self.facts.rules.launch_bound;
         let tensor = self.of(|gpu| mean_of(&gpu.tensor_percent));
         let dram = self.of(|gpu| mean_of(&gpu.dram_percent));
-        // The means of a standstill are its own.
+        // A hang distorts the means.
         stood_still(self.facts).is_none()
             && tensor.is_some_and(|tensor| tensor <= set.tensor_percent.get())
             && dram.is_some_and(|dram| dram <= set.dram_percent.get())
@@ -124,7 +126,7 @@ impl<'a> Means<'a> {
 
     fn small(&self) -> Option<Small> {
         let facts = self.facts;
-        // Waiting in NCCL keeps as few SMs: only its own times tell the two apart.
+        // Kernels that wait in NCCL use as few SMs; only NCCL's times distinguish them.
         if !self.can_be() || facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
             return None;
         }
@@ -137,7 +139,7 @@ impl<'a> Means<'a> {
             None => (busy, "low"),
         };
         let sms = own_sms(sm, own);
-        // What is left of little says little: NCCL's times have errors, too.
+        // The remainder of a small value is unreliable, because NCCL's times have errors too.
         let set = &facts.rules.launch_bound;
         let much = own >= (set.own_of_busy_percent.share() * busy).max(set.own_percent.get());
         let few = sm <= set.sm_percent.get() && sms <= set.sm_running_percent.share();
@@ -149,7 +151,7 @@ impl<'a> Means<'a> {
         let facts = self.facts;
         let set = &facts.rules.launch_bound;
         let gpus = || facts.units.iter().filter(|unit| unit.gpu.is_some());
-        // While one GPU stands idle for a rank that is late, the others have NCCL's kernels.
+        // While one GPU is idle because its rank is late, the others run NCCL kernels.
         let gaps: Option<Vec<f64>> = gpus().map(|unit| gap_of(unit, set.least_steps.get())).collect();
         let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= set.gap_percent.share())?;
         // Copies need no kernel.
@@ -162,7 +164,8 @@ impl<'a> Means<'a> {
     }
 }
 
-/// `share` of one for each GPU of the job. A thread that waits for its GPU keeps one busy, too.
+/// Whether at least `share` of one core per GPU of the job is busy. A thread that waits for its GPU also keeps
+/// one busy.
 fn cores_are_busy(node: &NodeReport, share: f64) -> bool {
     let Some(usage) = &node.usage else { return false };
     let gpus = float(u64::try_from(usage.gpus.len()).unwrap_or(u64::MAX));
@@ -178,12 +181,13 @@ fn gap_of(unit: &Unit<'_>, least_steps: f64) -> Option<f64> {
         return None;
     }
     let busy = (busy(unit.gpu?).known()? / 100.0 / steps).min(1.0);
-    // What a few steps take longer than the rest is of another kind: compilation, a checkpoint that nobody tells of.
+    // Excess of a few slow steps over the others has another cause: compilation, or a checkpoint that is not
+    // reported.
     let of_few = (1.0 - times.p50 / times.mean).max(0.0);
     Some(1.0 - busy - app.input_s? / times.total - of_few)
 }
 
-/// Percent of all time in which a GPU had kernels other than NCCL's; `None`: NCCL's time is not known.
+/// Percent of all time in which a GPU ran kernels other than NCCL's; `None` if NCCL's time is not known.
 fn own(unit: &Unit<'_>) -> Option<f64> {
     let (gpu, comm, whole) = (unit.gpu?, unit.comm?, unit.usage?.coverage.sampled_s);
     let busy = *busy(gpu).known()?;
@@ -200,9 +204,9 @@ mod tests {
         find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None)).len()
     }
 
-    /// Two things at once: the one that sleeps makes the others wait, and what is left of their time has tiny kernels.
+    /// Two causes at once: the others wait for the straggler, and run small kernels in their remaining time.
     #[test]
-    fn waiting_for_a_rank_hides_no_tiny_kernels() {
+    fn waiting_for_a_straggler_does_not_hide_small_kernels() {
         let of = |planted: &[Plant]| {
             let nodes = parts_with(planted);
             find(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None))
@@ -213,9 +217,9 @@ mod tests {
         assert_eq!(of(&[Plant::Sleeps]), []);
     }
 
-    /// Steps are told for a tenth of the time, and kernels ran in most of it: those are not the steps'.
+    /// Steps cover a tenth of the time but kernels ran in most of it, so kernels also ran outside of steps.
     #[test]
-    fn kernels_outside_of_steps_are_not_theirs() {
+    fn kernels_outside_of_steps_are_not_attributed_to_them() {
         let mut nodes = parts_with(&[Plant::TinyKernels]);
         for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
             rank.step_s.as_mut().unwrap().total /= 10.0;
@@ -224,16 +228,17 @@ mod tests {
         assert!(found[0].what.contains("% of the time, but"), "{found:?}");
     }
 
-    /// A slow network: all wait for it for half of the time, on few SMs, and compute on all of them in the other half.
+    /// A slow network: all ranks wait for half of the time on few SMs, and compute on all SMs in the other
+    /// half.
     #[test]
-    fn waiting_for_the_network_makes_no_tiny_kernels() {
+    fn waiting_for_the_network_is_not_small_kernels() {
         let mut nodes = simulator::healthy();
         simulator::wait_for_the_network(&mut nodes);
         assert_eq!(rules(&nodes), 0);
     }
 
     #[test]
-    fn collectives_without_a_time_may_be_what_keeps_few_sms() {
+    fn untimed_collectives_may_explain_few_active_sms() {
         let mut nodes = parts_with(&[Plant::TinyKernels]);
         assert_eq!(rules(&nodes), 1);
         for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
@@ -247,9 +252,9 @@ mod tests {
         assert_eq!(rules(&nodes), 0);
     }
 
-    /// No rank is late, nothing is waited for, and processors are busy: without one of these the GPUs' idle time has another cause.
+    /// No straggler, no waiting, busy cores: if one of these is missing, the GPUs' idle time has another cause.
     #[test]
-    fn kernels_that_come_late_are_told_from_other_idle_time() {
+    fn late_launches_are_distinguished_from_other_idle_time() {
         let nodes = parts_with(&[Plant::LateLaunches]);
         let of = |nodes: &[NodeReport]| find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None));
         let [one] = &of(&nodes)[..] else { panic!("{:?}", of(&nodes)) };
@@ -295,9 +300,9 @@ mod tests {
         assert!(time.launch > 50.0 && time.idle < 15.0, "{time:?}");
     }
 
-    /// nccl-tests on four H200s: all_reduce_perf and alltoall_perf were two steps, with processes of their own.
+    /// nccl-tests on four H200s: all_reduce_perf and alltoall_perf were two steps with separate processes.
     #[test]
-    fn a_rank_is_all_its_processes_together() {
+    fn processes_of_a_rank_are_summed() {
         let mut nodes = parts_with(&[Plant::TinyKernels]);
         for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
             let later: Vec<_> = comm

@@ -24,7 +24,7 @@ thresholds! {
     tensor_running_percent: Number(35.0), 0.0 to 100.0, "%", "meanwhile the tensor pipes are active for no more of the time than this";
 }
 
-/// Judged by the time in which the job's own kernels run: idleness and waiting for others hide it otherwise.
+/// Uses only the time in which the job's own kernels run, because idle and waiting time would hide the limit.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.memory_bound;
     let (Reading::Known(dram), Reading::Known(tensor)) =
@@ -51,8 +51,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
-/// At most this share of all time the GPU computed, 0 to 1: what is busy, less what NCCL says it took. Where that ran beside
-/// computing, SMs were at work all the same, so it is never less than their share.
+/// Upper bound of the share of all time in which the GPU computed, 0 to 1: busy time less NCCL's. Not less than
+/// the share of active SMs, because NCCL can overlap with computation.
 fn computing(unit: &Unit<'_>) -> Option<f64> {
     let gpu = unit.gpu?;
     let sm = *mean_of(&gpu.sm_percent).known()?;
@@ -71,15 +71,15 @@ mod tests {
     use crate::diagnosis::Outcome;
     use crate::diagnosis::simulator;
 
-    /// Collectives that run beside the computing take no time from it, whatever they add up to.
+    /// Collectives that overlap with computation do not reduce its time, regardless of their sum.
     #[test]
-    fn collectives_that_computing_hides_make_no_memory_bound_job() {
+    fn collectives_hidden_by_computation_do_not_make_a_job_memory_bound() {
         let mut nodes = simulator::healthy();
         let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
         rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 6.0);
         for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
             let Reading::Known(dram) = &mut gpu.dram_percent else { unreachable!() };
-            // So little of the tensor pipes that they excuse nothing, whatever time they are divided by.
+            // Too little tensor activity to excuse the traffic, regardless of the time base.
             (dram.mean, gpu.tensor_percent, gpu.sm_percent) = (45.0, mean(5.0), mean(92.0));
         }
         let facts = Facts::new(&nodes, nodes[0].end, Outcome::Good, None);

@@ -19,7 +19,7 @@ two. A faulty GPU: the same rank reports it first, in each run.",
 
 thresholds! {}
 
-/// The first rank and step that reported it.
+/// Reports the first rank and step with a NaN loss.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut first = None;
     let mut ranks = 0;

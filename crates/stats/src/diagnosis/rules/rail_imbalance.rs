@@ -47,7 +47,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
                 byte_rate(*rate),
                 byte_rate(typical)
             );
-            // Its price is not known; it ended nothing and stands last.
+            // The cost is not known. It did not end the job, so it comes last.
             found.push(Found { costs: Some(0.0), ..Found::new("medium", part, what) });
         }
     }

@@ -30,9 +30,9 @@ thresholds! {
     idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU has kernels for less of the time than the median by more than this";
 }
 
-/// Its own GPU stands idle while the others' wait for it inside NCCL, which looks busy.
+/// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
-    // The one that never came is the hang's affair.
+    // A rank that stopped entirely is reported by `hang`.
     if stood_still(facts).is_some() {
         return Vec::new();
     }
@@ -50,7 +50,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         let (waited, idle) = (of(&by_wait), of(&by_idle));
         let confidence = match (waited, idle) {
             (Some(_), Some(_)) => "high",
-            // Waiting that computing hides costs nothing and is no sign: a rank that sleeps has an idle GPU.
+            // Waiting that overlaps with computation costs nothing and proves nothing: a straggler has an idle
+            // GPU.
             (Some(costs), None) if works_all_along(facts, unit, costs) => continue,
             (Some(_), None) | (None, Some(_)) => "medium",
             (None, None) => continue,
@@ -70,8 +71,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     if found.len() * 4 > facts.units.len().max(4) { Vec::new() } else { found }
 }
 
-/// Ranks that wait far less than the median of the others, and what share of the time the others wait. In a short time a few timed
-/// operations are all there is, and no sample of a GPU that could contradict them.
+/// Ranks that wait far less than the median of the others, with the others' waiting as a share of the time. In
+/// a short job only a few timed operations exist, and no GPU sample that could contradict them.
 fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let set = &facts.rules.sleeping_rank;
     let known: Vec<(&Unit<'_>, f64)> =
@@ -86,7 +87,7 @@ fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
     late.map(|(unit, wait)| (unit.name(), ((typical - wait) / time).min(1.0))).collect()
 }
 
-/// Seconds of steps by the program's word, else of the allocation.
+/// Seconds in steps as the program reports, else of the allocation.
 fn at_work_s(facts: &Facts<'_>) -> f64 {
     let time = facts.units.iter().filter_map(|unit| Some(unit.app?.step_s?.total)).fold(0.0, f64::max);
     let allocated = facts
@@ -96,7 +97,8 @@ fn at_work_s(facts: &Facts<'_>) -> f64 {
     if time > 0.0 { time } else { allocated }
 }
 
-/// Its GPU has kernels for as much of the time as the others', where lateness of these costs would show as idleness.
+/// Whether its GPU runs kernels for as much of the time as the others', where a delay of this cost would show
+/// as idle time.
 fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
     let percent = |unit: &Unit<'_>| busy(unit.gpu?).known().copied();
     let others = facts.units.iter().filter(|other| !std::ptr::eq(*other, unit)).filter_map(percent);
@@ -108,7 +110,8 @@ fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
 
 /// GPUs that are busy for far less of the time than the median of the others.
 fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
-    // In a hang all but one are busy: without the program's word that cannot be told from lateness.
+    // In a hang all GPUs but one are busy; without the program's report that cannot be distinguished from
+    // lateness.
     if facts.outcome != Outcome::Good && facts.reporting().next().is_none() {
         return Vec::new();
     }
@@ -134,10 +137,10 @@ mod tests {
     use super::*;
     use crate::diagnosis::simulator;
 
-    /// FSDP on four H200s: the slowest chip under its power cap (4 % below the fastest) waited least, the others' kernels
-    /// waited while they computed, and no GPU stood idle.
+    /// FSDP on four H200s: the slowest GPU under its power cap (4 % below the fastest) waited least. The
+    /// others' kernels waited while computing, and no GPU was idle.
     #[test]
-    fn who_waits_little_and_is_never_idle_does_not_sleep() {
+    fn rank_that_waits_little_but_is_never_idle_is_no_straggler() {
         let mut nodes = simulator::healthy();
         let found = |nodes: &[crate::NodeReport]| find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None));
         assert_eq!(found(&nodes), vec![]);
@@ -154,7 +157,7 @@ mod tests {
         let without_the_gpus = found(&nodes);
         assert_eq!(without_the_gpus.len(), 1);
         assert!(without_the_gpus[0].what.contains("rank 3 arrives late"), "{without_the_gpus:?}");
-        // A job of two H200s that ended after a second of steps: 61 operations of each rank were timed.
+        // A job on two H200s that ended after one second of steps: 61 operations of each rank were timed.
         for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
             rank.step_s.as_mut().unwrap().total *= 1e-3;
         }

@@ -28,7 +28,7 @@ thresholds! {
     reason_percent: Number(5.0), 0.0 to 100.0, "%", "a reason that held the clock down for more of the time than this is named";
 }
 
-/// In a job whose ranks wait for one another a slow GPU costs what it is slower by.
+/// In a job whose ranks wait for each other, one slow GPU slows all by its deficit.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.slow_clock;
     let more_work = 1.0 + set.more_work_percent.share();
@@ -62,7 +62,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         );
         let (mut confidence, mut fix) = ("high", None);
         if let Some(times) = drew {
-            // So does a bad chip, or one that is badly cooled.
+            // A defective or badly cooled GPU also draws more.
             what += &format!("; or it has more to do: it draws {:.0} % more power", 100.0 * (times - 1.0));
             (confidence, fix) =
                 ("low", Some("give every rank the same work; if they have it, exclude the node"));
@@ -81,7 +81,7 @@ fn clock(gpu: &GpuUsage) -> Option<f64> {
     gpu.busy_clock_mhz.known().copied().or(mean_of(&gpu.sm_clock_mhz).known().copied())
 }
 
-/// Of the tensor pipes, where they have some. A slow GPU in step with others does as much as they do.
+/// Tensor activity, if there is any. A slow GPU in lockstep with others does the same work.
 fn work(gpu: &GpuUsage) -> Option<f64> {
     let percent = mean_of(&gpu.tensor_percent).known().copied().filter(|percent| *percent >= 1.0);
     Some(percent? * clock(gpu)?)
@@ -91,7 +91,7 @@ fn power(gpu: &GpuUsage) -> Option<f64> {
     mean_of(&gpu.power_w).known().copied()
 }
 
-/// One figure of the job's GPUs, by model, sorted: a job has thousands, so nothing is sorted again for each.
+/// One figure of the job's GPUs by model, sorted once because a job can have thousands.
 struct Alike<'a> {
     figure: Figure,
     by_model: BTreeMap<&'a str, Vec<f64>>,
@@ -107,14 +107,14 @@ impl<'a> Alike<'a> {
         Alike { figure, by_model }
     }
 
-    /// A GPU's own, and the median of the others'.
+    /// The GPU's own value and the median of the others.
     fn beside_others(&self, gpu: &GpuUsage) -> Option<(f64, f64)> {
         let own = (self.figure)(gpu)?;
         Some((own, median_of_others(self.by_model.get(gpu.model.as_str())?, own)?))
     }
 }
 
-/// Of sorted values without this one of them.
+/// Median of sorted values without one of them.
 fn median_of_others(sorted: &[f64], own: f64) -> Option<f64> {
     let own = sorted.partition_point(|value| *value < own);
     let other = |place: usize| sorted.get(place + usize::from(place >= own)).copied();
@@ -132,7 +132,7 @@ fn activity(gpu: &GpuUsage) -> Option<f64> {
 
 const POWER_CAP: &str = "power cap";
 
-/// Which, and percent of the time. `least` is the share of the time below which it is no reason.
+/// Cause of throttling and percent of the time. Causes below the share `least` are ignored.
 fn reason(throttled: &Throttled, least: f64) -> Option<(&'static str, f64)> {
     let over = Some(throttled.over_s).filter(|over| *over > 0.0)?;
     let (name, seconds) = [
@@ -156,13 +156,13 @@ mod tests {
     use crate::diagnosis::simulator;
     use crate::usage::{Spread, Throttled};
 
-    /// What was read of three H200s of which one had half of the batch: clock while busy, tensor pipes' percent, W, and whether the
-    /// power cap was in force.
+    /// Measured on three H200s, of which one had half of the batch: clock while busy, tensor activity in
+    /// percent, W, and whether the power cap was in force.
     const HALF_A_BATCH: [(f64, f64, f64, bool); 3] =
         [(1681.1, 28.2, 409.2, true), (1980.0, 11.8, 315.4, false), (1667.1, 28.6, 410.2, true)];
 
     #[test]
-    fn a_clock_that_pays_for_more_work_is_not_slow() {
+    fn lower_clock_under_a_power_cap_with_more_work_is_not_slow() {
         let over_s = 100.0;
         let of = |rows: &[(f64, f64, f64, bool)], gpm: bool, thermal_s: Option<f64>| {
             let mut nodes = simulator::healthy();
@@ -183,15 +183,15 @@ mod tests {
             found.into_iter().map(|one| one.confidence).collect::<Vec<_>>()
         };
         assert!(of(&HALF_A_BATCH, true, Some(0.0)).is_empty());
-        // Of two, neither would be the outlier.
+        // With two GPUs neither is an outlier.
         assert!(of(&HALF_A_BATCH[..2], true, Some(0.0)).is_empty());
         assert!(of(&HALF_A_BATCH[..2], true, None).is_empty());
-        // Heat is no price of work, and neither is nothing at all.
+        // Heat is not caused by more work, nor is a low clock without any reason.
         assert_eq!(of(&HALF_A_BATCH[..2], true, Some(50.0)), ["high"]);
         let mut uncapped = HALF_A_BATCH;
         uncapped[0].3 = false;
         assert_eq!(of(&uncapped[..2], true, Some(0.0)), ["high"]);
-        // What it draws may be the chip's fault.
+        // The chip itself may be the cause of its power draw.
         assert_eq!(of(&HALF_A_BATCH[..2], false, Some(0.0)), ["low"]);
         let mut as_much_done = HALF_A_BATCH;
         (as_much_done[1].1, as_much_done[1].2) = (28.2 * 1681.1 / 1980.0, 400.0);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_the_others_needs_no_sorting() {
+    fn median_of_the_others_is_taken_from_sorted_values() {
         for sorted in [&[1.0, 2.0, 2.0, 5.0][..], &[1.0, 3.0, 4.0], &[7.0, 7.0], &[1.0], &[]] {
             for (place, own) in sorted.iter().enumerate() {
                 let mut others = sorted.to_vec();

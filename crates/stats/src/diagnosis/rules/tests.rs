@@ -1,4 +1,4 @@
-//! The register is complete, and each threshold decides.
+//! The register is complete, and each threshold takes effect.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn only(plant: Plant) -> Vec<NodeReport> {
     parts_with(&[plant])
 }
 
-/// Without a report of the program.
+/// Without the program's report.
 fn silent(plant: Plant) -> Vec<NodeReport> {
     let mut nodes = only(plant);
     nodes.iter_mut().for_each(|node| node.application = None);
@@ -50,7 +50,7 @@ fn starved() -> Vec<NodeReport> {
     nodes
 }
 
-/// The same with busy processors for which no process waits.
+/// The same with busy CPU cores and no process waiting for one.
 fn busy_cores() -> Vec<NodeReport> {
     let mut nodes = starved();
     for host in nodes.iter_mut().map(|node| &mut node.usage.as_mut().unwrap().host) {
@@ -59,7 +59,7 @@ fn busy_cores() -> Vec<NodeReport> {
     nodes
 }
 
-/// Rank 1 was last seen 100 s before the others.
+/// Rank 1 last reported 100 s before the others.
 fn fell_silent() -> Vec<NodeReport> {
     let mut nodes = only(Plant::Killed);
     let rank = &mut nodes[0].application.as_mut().unwrap().ranks[1];
@@ -67,7 +67,7 @@ fn fell_silent() -> Vec<NodeReport> {
     nodes
 }
 
-/// A hang whose communicator was given up, and another communicator that was used 100 s later.
+/// A hang whose communicator was aborted, and another communicator used 100 s later.
 fn given_up() -> Vec<NodeReport> {
     const USED: u64 = 1_800_003_600_000;
     let mut nodes = only(Plant::Hang);
@@ -86,7 +86,7 @@ fn given_up() -> Vec<NodeReport> {
     nodes
 }
 
-/// PCIe carries 4 GB/s, both ways together.
+/// PCIe traffic of 4 GB/s, both directions together.
 fn copies() -> Vec<NodeReport> {
     let mut nodes = only(Plant::LateLaunches);
     for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
@@ -95,14 +95,14 @@ fn copies() -> Vec<NodeReport> {
     nodes
 }
 
-/// 3.4 cores are busy for four GPUs.
+/// 3.4 busy cores for four GPUs.
 fn three_cores() -> Vec<NodeReport> {
     let mut nodes = only(Plant::LateLaunches);
     nodes.iter_mut().for_each(|node| node.usage.as_mut().unwrap().host.cpu_cores = flat(3.4));
     nodes
 }
 
-/// Two GPUs: the one with less work has a higher clock, the other one pays for its work.
+/// Two GPUs: the one with less work has a higher clock, the other one more work at a lower clock.
 fn half_a_batch() -> Vec<NodeReport> {
     let mut nodes = only(Plant::SmallBatch);
     nodes.truncate(1);
@@ -122,8 +122,8 @@ fn waits_a_little() -> Vec<NodeReport> {
     nodes
 }
 
-/// A threshold, a job on which it decides, words of the finding, a value with which they are there, and one with which
-/// they are not.
+/// Rule and key of a threshold, a job on which it decides, words of the finding, a value with which the finding
+/// appears, and one with which it does not.
 type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f64, f64);
 
 const ROWS: &[Row] = &[
@@ -166,7 +166,7 @@ const ROWS: &[Row] = &[
     ("rail-imbalance", "carries_percent", || only(Plant::SlowRail), "", 15.1, 14.9),
 ];
 
-/// Seconds where the key is a time.
+/// In seconds if the key is a time.
 fn value(rule: &str, key: &str, number: f64) -> serde_json::Value {
     let one = by_id(rule).unwrap().thresholds.iter().find(|one| one.key == key).unwrap();
     match one.default {
@@ -200,7 +200,7 @@ fn each_value_out_of_range_is_refused_and_named() {
         }
         let beyond = match (one.low, one.high) {
             (Value::Number(low), Value::Number(high)) => [json!(low.get() - 0.01), json!(high.get() + 0.01)],
-            // There is no time below 0s.
+            // A time cannot be below 0s.
             (_, high) => [json!(format!("{high} 1ms")), json!(format!("{high} 1ms"))],
         };
         for outside in beyond {
@@ -214,7 +214,7 @@ fn each_value_out_of_range_is_refused_and_named() {
 }
 
 #[test]
-fn each_rule_has_its_texts_and_its_table() {
+fn each_rule_has_documentation_and_a_table() {
     let page = rules_markdown();
     let tables = serde_json::to_value(Rules::default()).unwrap();
     let mut ids = BTreeSet::new();
@@ -241,9 +241,9 @@ fn each_rule_has_its_texts_and_its_table() {
     assert_eq!(long, None);
 }
 
-/// A rule that the register lacks cannot be reported; one that no planted fault makes speak is not tested.
+/// Finds rules missing in the register, and rules that no planted fault triggers.
 #[test]
-fn what_is_planted_is_reported_under_the_ids_of_the_register() {
+fn planted_faults_are_reported_under_registered_ids() {
     let mut reported = BTreeSet::new();
     for (plant, _, wanted) in PLANTS {
         let nodes = only(plant);
@@ -262,7 +262,7 @@ fn what_is_planted_is_reported_under_the_ids_of_the_register() {
 }
 
 #[test]
-fn a_report_obeys_the_configuration_and_names_the_rule() {
+fn report_uses_configured_thresholds_and_names_the_rule() {
     let report = large(2);
     let parts = || Parts {
         nodes: report.attempts.iter().flat_map(|attempt| attempt.nodes.clone()).collect(),

@@ -35,7 +35,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         return Vec::new();
     }
     let odd: Vec<_> = per_step.iter().filter(|(_, count)| (count / typical - 1.0).abs() > off).collect();
-    // A division of labour, not a mishap.
+    // An intended division of labour, not a fault.
     if odd.len() * 4 > per_step.len().max(4) {
         return Vec::new();
     }
@@ -61,7 +61,7 @@ mod tests {
     use crate::diagnosis::simulator;
 
     #[test]
-    fn of_three_one_is_odd_and_of_eight_three_are_a_division_of_labour() {
+    fn one_of_three_is_odd_and_three_of_eight_are_intended() {
         let found = |ranks: usize, odd: usize| {
             let mut nodes = simulator::healthy();
             let all = nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks);

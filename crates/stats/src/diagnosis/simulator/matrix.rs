@@ -1,4 +1,4 @@
-//! Whether the rules name what was planted, by what they hear.
+//! Tests that the rules name the planted fault, for each set of data sources.
 
 use railgate_model::Reading;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const SEEDS: u64 = 20;
 
-/// Rows: planted; columns: what stands first.
+/// Confusion matrix. Rows: planted fault; columns: first finding.
 fn matrix(heard: Heard) -> (String, usize, usize, usize) {
     use std::fmt::Write as _;
     let (mut text, mut right, mut wrong, mut all) = (String::new(), 0, 0, 0);
@@ -52,7 +52,7 @@ fn matrix(heard: Heard) -> (String, usize, usize, usize) {
 }
 
 #[test]
-fn what_was_planted_is_named() {
+fn planted_faults_are_named() {
     let (text, right, _, all) = matrix(ALL);
     let no_nccl = matrix(Heard { nccl: false, ..ALL });
     let no_helper = matrix(Heard { application: false, waits_told: false, ..ALL });
@@ -62,7 +62,7 @@ fn what_was_planted_is_named() {
     let tables = [&text, &sampler.0, &no_helper.0, &no_nccl.0, &no_gpm.0, &pairs];
     tables.iter().for_each(|table| println!("{table}"));
     assert!(right * 10 >= all * 9, "{right} of {all}");
-    // Who hears less names less, and nobody who is innocent.
+    // With fewer data sources fewer faults are named, but never a wrong part.
     for (heard, found) in
         [("no plugin", &no_nccl), ("no helper", &no_helper), ("no GPM", &no_gpm), ("alone", &sampler)]
     {
@@ -83,7 +83,8 @@ fn what_was_planted_is_named() {
     }
 }
 
-/// Two causes in one run, in the same rank where each has one: both must be named, in whatever order; a third is wrong.
+/// Two faults in one run, in the same rank where each has one: both must be named, in any order; any other
+/// finding is wrong.
 fn two_at_once() -> (String, usize, usize) {
     use Plant::{Hang, InputStalls, MemoryBound, Nan, Sleeps, SlowClock, SlowRail, SmallBatch, TinyKernels};
     use std::fmt::Write as _;
@@ -127,7 +128,7 @@ fn two_at_once() -> (String, usize, usize) {
 }
 
 #[test]
-fn a_healthy_job_has_nothing_that_stands_out() {
+fn healthy_job_has_no_findings() {
     let (_, analysis) = analysed(&[], 3, ALL);
     assert_eq!(analysis.diagnoses, []);
     let shares = analysis.shares.known().unwrap();
@@ -148,9 +149,9 @@ fn a_healthy_job_has_nothing_that_stands_out() {
     assert!((parts - good.allocated_s).abs() < 0.1, "{good:?}");
 }
 
-/// By hand: 8 ranks of 4,096 tokens in 1.2 s and 4.3e10 FLOP per token are 1,174 TFLOP/s, of 8 × 989.4.
+/// Computed by hand: 8 ranks of 4,096 tokens in 1.2 s at 4.3e10 FLOP per token are 1,174 TFLOP/s, of 8 × 989.4.
 #[test]
-fn model_flop_utilisation_is_what_a_hand_makes_of_it() {
+fn model_flop_utilisation_matches_a_manual_calculation() {
     let (_, analysis) = analysed(&[], 3, ALL);
     let model = analysis.model.known().unwrap();
     let by_hand = model.units_per_s * 4.3e10 / 1e12 / (8.0 * 989.4);
@@ -161,7 +162,7 @@ fn model_flop_utilisation_is_what_a_hand_makes_of_it() {
 }
 
 #[test]
-fn what_is_missing_is_unknown_and_not_zero() {
+fn missing_data_is_unknown_and_not_zero() {
     let none = Heard { application: false, waits_told: false, nccl: false, gpm: true };
     let (_, analysis) = analysed(&[], 3, none);
     assert!(matches!(&analysis.model, Reading::Failed(why) if why.contains("does not report")));
@@ -173,7 +174,7 @@ fn what_is_missing_is_unknown_and_not_zero() {
 }
 
 #[test]
-fn steps_of_an_earlier_attempt_are_done_twice() {
+fn repeated_steps_of_an_earlier_attempt_are_counted() {
     let run = run(&[], &mut Chance(9));
     let mut nodes = nodes(&[], &run, ALL);
     for rank in nodes.iter_mut().filter_map(|node| node.application.as_mut()).flat_map(|told| &mut told.ranks)
@@ -186,7 +187,7 @@ fn steps_of_an_earlier_attempt_are_done_twice() {
     };
     let (fresh, again) = (good(None), good(Some(1099)));
     assert_eq!(fresh.redone_s, 0.0);
-    // A hundred of them.
+    // 100 repeated steps.
     assert!((again.redone_s - 100.0 * fresh.productive_s / 399.0).abs() < 0.5, "{again:?}");
     assert_eq!(good(Some(999)), fresh);
 }
