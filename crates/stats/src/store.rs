@@ -1,12 +1,14 @@
-//! Where reports lie: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, and `decision.json` and `slurm-end.json` beside them.
+//! Report files: `<dir>/<cluster>/<jobid>/<attempt>/<node>.json`, with `decision.json` and `slurm-end.json`
+//! beside them.
 //!
-//! `<dir>` is shared: root's, mode 1777, or SlurmUser's, mode 0755, where the file server squashes root (`placed` says
-//! why). A child takes on the job's identity before it writes, and goes from directory to directory by descriptors,
-//! following no link: another user can at most cause a refusal. A job's directory belongs to its owner, 0700, or 0770
-//! with the group of SlurmUser, through which the controller reads evidence and adds its decision. What
-//! cannot be put there stays on the machine in `local_dir`, which is root's alone.
+//! `<dir>` is shared. It belongs to root with mode 1777, or to SlurmUser with mode 0755 if the file server
+//! squashes root (see `placed`). A child process assumes the job's identity before it writes, and walks
+//! directories by descriptor without following links, so other users can at most cause a refusal. A job's
+//! directory belongs to its owner, mode 0700, or 0770 with the group of SlurmUser, which lets the controller
+//! read evidence and add its decision. Files that cannot be written there are kept on the machine in
+//! `local_dir`, accessible to root only.
 //!
-//! Everything here runs in a child with a deadline, because a file server may not answer.
+//! All of this runs in a child with a deadline, because a file server may not answer.
 
 mod bounded;
 mod dirs;
@@ -32,7 +34,7 @@ pub use samples::{Course, GpuCourse, load_course};
 pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
 
-/// The tasks that a program which writes or reads reports must give to `child::dispatch`.
+/// Tasks that programs which write or read reports must pass to `child::dispatch`.
 pub const TASKS: &[Task] = &[
     Task::new(WRITE, write::task),
     Task::new(READ, read::task),
@@ -47,71 +49,71 @@ const WRITE: &str = "write-report";
 const READ: &str = "read-reports";
 const SWEEP: &str = "sweep-reports";
 
-/// Name of the controller's file.
+/// File of the controller's decision.
 pub(crate) const DECISION: &str = "decision.json";
-/// Name of the file in which it records how Slurm ended the attempt.
+/// File with the controller's record of how Slurm ended the attempt.
 pub(crate) const SLURM_END: &str = "slurm-end.json";
-/// A node's samples lie beside its part, under its name with this.
+/// Suffix of the samples file of a node, beside its report.
 pub(crate) const SAMPLES: &str = ".samples";
-/// What a node knows while the job runs lies beside the part that it begins with, and counts until it has ended.
+/// Suffix of the partial report of a node, beside its start report; used until the final report exists.
 pub(crate) const LIVE: &str = ".live";
 
-/// Whose parts, and which.
+/// Selects the files to read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Query<'a> {
-    /// `None`: whichever cluster has such a job.
+    /// Cluster name; `None` for every cluster that has such a job.
     pub cluster: Option<&'a str>,
-    /// The job.
+    /// Job id.
     pub job: u32,
-    /// Whose job it must be, where the caller knows; files of other owners than that and root are refused.
+    /// Owner of the job, if known: files of other users except root are refused.
     pub uid: Option<u32>,
-    /// The nodes of an attempt, where the caller knows them: of this attempt no other nodes' files are opened.
+    /// Nodes of an attempt, if known: files of other nodes are not opened for this attempt.
     pub known: Option<(u32, &'a [String])>,
 }
 
-/// A person who reads a report waits so many of `[report] deadline` at most: the largest job is read in seconds, and a
-/// slow file server gets its chance.
+/// Time limit for interactive readers, in multiples of `[report] deadline`: enough for the largest job and a
+/// slow file server.
 const PATIENT: u32 = 12;
 
-/// Whom file servers turn root into, unless told otherwise.
+/// User that file servers map root to by default.
 const NOBODY: u32 = 65_534;
 
-/// What became of a part.
+/// Result of storing a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Where it lies, if anywhere.
+    /// Path of the file, if it was written.
     pub path: Option<PathBuf>,
-    /// It lies where the controller and the user find it.
+    /// Whether it is in the shared directory, where controller and user find it.
     pub shared: bool,
-    /// What went wrong on the way, one line each.
+    /// Errors, one line each.
     pub problems: Vec<String>,
 }
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swept {
-    /// Jobs whose reports were removed.
+    /// Number of jobs whose reports were removed.
     pub removed: u32,
-    /// Jobs whose reports stay.
+    /// Number of jobs whose reports remain.
     pub kept: u32,
-    /// Nodes' samples that were removed, with their jobs' reports or before them.
+    /// Number of removed samples files, with their reports or before them.
     pub samples: u32,
-    /// There was more to do than time: another sweep goes on.
+    /// The time was not sufficient: another sweep is needed.
     pub more: bool,
-    /// What went wrong, one line each, at most a few.
+    /// Errors, one line each, at most a few.
     pub problems: Vec<String>,
 }
 
-/// A cluster's name as a directory name.
+/// Directory name of a cluster; `None` if the name is not usable.
 pub fn dir_name(name: &str) -> Option<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (!name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(plain))
         .then_some(name)
 }
 
-/// Stores a node's part: in the shared directory as the job's owner, else on this machine.
+/// Stores a node report in the shared directory as the job's owner, or else on this machine.
 ///
-/// Waits at most the configured deadline for each of the two, plus what a killed child takes to go.
+/// Waits at most the configured deadline for each of the two, plus the time to end a killed child.
 pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
     let content = write::shortened(report, config.max_bytes());
     match content.and_then(|content| Ok((order_for(config, report, ".json")?, content))) {
@@ -120,10 +122,10 @@ pub fn store(config: &ReportConfig, report: &NodeReport) -> Stored {
     }
 }
 
-/// Stores a node's samples beside its part, as the part is stored, and gives the file's name.
+/// Stores the samples of a node beside its report, and returns the name of the file.
 ///
 /// # Errors
-/// Why they lie nowhere.
+/// Why they could not be stored.
 pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8]) -> Result<String, String> {
     let order = order_for(config, report, SAMPLES)?;
     let file = order.file.clone();
@@ -131,11 +133,11 @@ pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8])
     if stored.path.is_some() { Ok(file) } else { Err(stored.problems.join("; ")) }
 }
 
-/// Says in the shared directory that the job begins on this node. The whole part takes its place after the run;
-/// should the node die, this is all that is known. Never replaces anything, and nothing depends on it.
+/// Stores a report of the start of the job on this node in the shared directory. The final report replaces it;
+/// if the node dies, it is all that is known. Never replaces a file, and nothing depends on it.
 ///
 /// # Errors
-/// Why it is not there.
+/// Why it could not be stored.
 pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
     let Some(dir) = &config.dir else { return Ok(()) };
     let content = write::shortened(report, config.max_bytes())?;
@@ -146,11 +148,11 @@ pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), Str
         .map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// Stores what a node knows while the job runs, over what it knew before, where [`store_start`] says that the run has
-/// begun: for `railgate report --live`, and all that is left of a node that dies.
+/// Stores a partial report while the job runs, replacing an earlier one, if [`store_start`] has stored the
+/// start. `railgate report --live` reads it, and it remains if the node dies.
 ///
 /// # Errors
-/// Why it lies nowhere.
+/// Why it could not be stored.
 pub fn store_live(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
     let content = write::shortened(report, config.max_bytes())?;
     let order = WriteOrder { only_existing: true, ..order_for(config, report, LIVE)? };
@@ -158,9 +160,9 @@ pub fn store_live(config: &ReportConfig, report: &NodeReport) -> Result<(), Stri
     if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
 }
 
-/// Stores the controller's decision beside the nodes' parts of a job of `uid`, else on this machine.
+/// Stores the controller's decision beside the node reports of a job of `uid`, or else on this machine.
 ///
-/// SlurmUser cannot make a user's directory: it adds to what the epilogs made.
+/// SlurmUser cannot create a directory for a user: it adds to those that epilogs created.
 pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid: u32) -> Stored {
     let content = match serde_json::to_vec(&decision.for_reader(uid)) {
         Ok(content) => content,
@@ -175,7 +177,7 @@ pub fn store_decision(config: &ReportConfig, decision: &Decision, uid: u32, gid:
     place(config, WriteOrder { only_existing, ..order }, &content)
 }
 
-/// A file in the directory of an attempt, owned by the job's uid and gid, over an older one.
+/// Writes a file in the directory of an attempt, owned by the job's uid and gid, replacing an older one.
 fn beside_parts(
     config: &ReportConfig,
     (cluster, job, attempt): (&str, u32, u32),
@@ -200,7 +202,7 @@ fn write_group(config: &ReportConfig) -> Option<String> {
     Some(config.controller_group.clone()).filter(|group| !group.is_empty())
 }
 
-/// A file of a node, with its name's ending: over what stands there, into directories that are made where they are not.
+/// A file of a node with this suffix: replaces an older one, and creates missing directories.
 fn order_for(config: &ReportConfig, report: &NodeReport, ending: &str) -> Result<WriteOrder, String> {
     let (Some(cluster), Some(node)) = (dir_name(&report.cluster), dir_name(&report.node)) else {
         return Err(format!(
@@ -231,11 +233,10 @@ fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {
     }
 }
 
-/// Everything that is found of a job in these directories; parts that cannot be had are named in
-/// [`Parts::problems`].
+/// Reads all files of a job in these directories; unreadable ones are named in [`Parts::problems`].
 ///
-/// A large job is read in pages. `deadline` is for all of them, and so is the byte budget: what they cut is named in
-/// [`Parts::problems`] as what could not be told.
+/// A large job is read in pages. `deadline` and the byte budget are for all pages together; files beyond them
+/// are named in [`Parts::problems`] as unknown.
 pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: Duration) -> Parts {
     let until = Instant::now() + deadline;
     let mut parts = Parts::default();
@@ -257,7 +258,7 @@ pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: D
             after: None,
             read: 0,
         };
-        // While a page is understood here, the child reads the next one.
+        // The child reads the next page while this one is parsed.
         let (pages, replies) = mpsc::sync_channel::<Result<Vec<u8>, String>>(0);
         std::thread::scope(|scope| {
             let parts = &mut parts;
@@ -266,11 +267,11 @@ pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: D
                 order.time = until.saturating_duration_since(Instant::now());
                 let reply = serde_json::to_vec(&order)
                     .map_err(|why| why.to_string())
-                    // The child stops by itself and gives what it has read.
+                    // The child stops by itself and returns what it has read.
                     .and_then(|input| ask(READ, &input, order.time + Duration::from_secs(1)));
                 let page = reply.as_ref().ok().and_then(|reply| Some(read::Page::split(reply).ok()?.0));
                 let sent = pages.send(reply).is_ok();
-                // A page that ends where it began would never end.
+                // A page that makes no progress would repeat forever.
                 match page {
                     Some(page) if sent && page.next.is_some() && page.next > order.after => {
                         (order.after, order.read) = (page.next, page.read);
@@ -301,9 +302,9 @@ fn understand(reply: Result<Vec<u8>, String>, dir: &Path, parts: &mut Parts) {
     }
 }
 
-/// A job's report from the shared directory and this machine's own.
+/// A job's report from the shared directory and the local one of this machine.
 ///
-/// `expand` turns a node list into names. `dirs` replaces the configured directories where it is not empty.
+/// `expand` turns a node list into names. `dirs` replaces the configured directories unless it is empty.
 pub fn load(
     config: &ReportConfig,
     dirs: &[PathBuf],
@@ -317,7 +318,7 @@ pub fn load(
     load_known(config, dirs, &query, config.deadline * PATIENT, slurm, expand)
 }
 
-/// As [`load`], where the caller knows the nodes of an attempt. `deadline` is for each directory, of each component.
+/// As [`load`], with the known nodes of an attempt. `deadline` is for each directory of each component.
 pub fn load_known(
     config: &ReportConfig,
     dirs: &[PathBuf],
@@ -337,7 +338,7 @@ pub fn load_known(
     JobReport::merge(&cluster, leader.unwrap_or(job), parts, slurm, expand, config)
 }
 
-/// From the directories that the caller names, else from the shared one and this machine's own.
+/// Reads the directories passed by the caller, else the shared and the local one.
 fn everywhere(config: &ReportConfig, dirs: &[PathBuf], query: &Query<'_>, deadline: Duration) -> Parts {
     let from = |dirs: &[&Path]| load_parts(dirs, query, config.max_bytes(), deadline);
     if !dirs.is_empty() {
@@ -349,15 +350,15 @@ fn everywhere(config: &ReportConfig, dirs: &[PathBuf], query: &Query<'_>, deadli
     parts.nodes.extend(local.nodes);
     parts.decisions.extend(local.decisions);
     parts.ends.extend(local.ends);
-    // Root's own: that others cannot look in is how it should be.
+    // The local directory belongs to root, so other users normally cannot read it.
     if nix::unistd::geteuid().is_root() {
         parts.problems.extend(local.problems);
     }
     parts
 }
 
-/// Adds the other components of a heterogeneous job, which Slurm numbers from the leader on. They ended
-/// together and come back together, and the controller's decision lies with the leader.
+/// Adds the other components of a heterogeneous job, which Slurm numbers consecutively from the leader. They
+/// end and are requeued together, and the decision is stored with the leader.
 fn components(
     config: &ReportConfig,
     dirs: &[PathBuf],
@@ -367,9 +368,9 @@ fn components(
     parts: &mut Parts,
 ) {
     let job = query.job;
-    /// Slurm's own bound.
+    /// Slurm's limit.
     const MOST: u32 = 128;
-    // What the parts say is their owner's word: it leads to parts of that owner and no others.
+    // Node reports are self-reported by their owner, so they may only refer to files of that owner.
     let uid = parts.nodes.first().map(|node| node.job.uid);
     for id in (leader..leader.saturating_add(MOST)).filter(|id| *id != job) {
         let query = Query { cluster: query.cluster, job: id, uid, known: None };
@@ -387,34 +388,34 @@ fn components(
     }
 }
 
-/// How long reports of a directory are kept.
+/// Retention of the reports in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Days after the last attempt ended; 0 keeps them.
     pub days: u32,
-    /// Days for the samples; 0 keeps them as long as the report.
+    /// Days for samples; 0 keeps them as long as the report.
     pub sample_days: u32,
-    /// Jobs at most, the oldest go first; 0 is no limit.
+    /// Maximum number of jobs, the oldest are removed first; 0 is no limit.
     pub jobs: u32,
 }
 
 impl Retention {
-    /// Of the directory that all share: it has no limit of jobs, since nobody's neighbours should be able to
-    /// push their reports out.
+    /// Retention in the shared directory. It has no limit of jobs, so that users cannot displace the reports of
+    /// others.
     pub fn shared(config: &ReportConfig) -> Self {
         Retention { days: config.retention_days, sample_days: config.retention_sample_days, jobs: 0 }
     }
 
-    /// Of a machine's own.
+    /// Retention in the local directory of a machine.
     pub fn local(config: &ReportConfig) -> Self {
         Retention { jobs: config.retention_jobs, ..Retention::shared(config) }
     }
 }
 
-/// Removes what is older than it may become from a directory. Root removes everybody's, where the file server lets
-/// it, and becomes each owner where it does not; everybody else removes their own.
+/// Removes expired reports from a directory. Root removes those of all users directly, or as each owner if the
+/// file server squashes root; other users remove their own.
 ///
-/// Works for `budget` and a little more, then says that there is more.
+/// Works for about `budget`, then reports whether more is left.
 pub fn sweep(dir: &Path, retention: Retention, now: UnixMillis, budget: Duration) -> Swept {
     let order = sweep::SweepOrder {
         dir: dir.to_path_buf(),
@@ -468,7 +469,7 @@ pub fn sweep(dir: &Path, retention: Retention, now: UnixMillis, budget: Duration
 
 fn ask_sweep(order: &sweep::SweepOrder) -> Result<sweep::SweepReply, String> {
     let content = serde_json::to_vec(order).map_err(|why| why.to_string())?;
-    // What one removal more takes.
+    // Time for one more removal.
     let reply = ask(SWEEP, &content, order.budget + Duration::from_secs(10))?;
     serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}"))
 }

@@ -1,4 +1,4 @@
-//! What `contrib/python/railgate.py` writes is what is read. Without Python there is nothing to try.
+//! Reads a file that `contrib/python/railgate.py` wrote. Skipped without Python.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use railgate_stats::application::{AppEventKind, ModelFlops, read};
 
 #[test]
-fn the_helpers_file_is_understood() {
+fn file_of_the_python_helper_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/python");
     let program = "

@@ -1,10 +1,10 @@
-//! `docs/metrics.md` is what the tables say.
+//! `docs/metrics.md` matches the tables.
 
 use std::path::Path;
 
-/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-stats --test metrics_page` writes it anew.
+/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-stats --test metrics_page` regenerates the page.
 #[test]
-fn the_page_of_metrics_is_up_to_date() {
+fn metrics_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let wanted = railgate_stats::metrics::metrics_markdown();
     if std::env::var_os("RAILGATE_WRITE_DOCS").is_some() {

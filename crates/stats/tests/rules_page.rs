@@ -1,10 +1,10 @@
-//! `docs/rules.md` is what the register says.
+//! `docs/rules.md` matches the register.
 
 use std::path::Path;
 
-/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-stats --test rules_page` writes it anew.
+/// `RAILGATE_WRITE_DOCS=1 cargo test -p railgate-stats --test rules_page` regenerates the page.
 #[test]
-fn the_page_of_rules_is_up_to_date() {
+fn rules_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules.md");
     let wanted = railgate_stats::diagnosis::rules_markdown();
     if std::env::var_os("RAILGATE_WRITE_DOCS").is_some() {

@@ -5,51 +5,51 @@ use super::page::{Kind, Metric, Series, count, page};
 use super::work::CollectiveNow;
 use crate::usage::{GpuField, HostField, Values};
 
-/// A label that tells which job it is: only where the site asks for it.
+/// A label that identifies the job; set only if the site configures it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobLabel {
-    /// `job`: its id. A new series for every job.
+    /// `job`: job id. Creates a new series for every job.
     Job,
-    /// `user`: its owner's name.
+    /// `user`: name of the owner.
     User,
     /// `partition`.
     Partition,
 }
 
-/// What a job on this node does now.
+/// Current state of a job on this node.
 #[derive(Clone, Debug, Default)]
 pub struct JobNow {
-    /// Its id.
+    /// Job id.
     pub job: u32,
-    /// Its owner's name.
+    /// Name of the owner.
     pub user: String,
     /// Its partition.
     pub partition: String,
     /// Seconds since its prolog.
     pub running_s: f64,
-    /// Its GPUs.
+    /// The job's GPUs.
     pub gpus: Vec<GpuNow>,
-    /// Its cgroup.
+    /// Figures of the job's cgroup.
     pub host: Values<HostField>,
-    /// What its program and NCCL report; `None` if it could not be read.
+    /// Figures of its program and of NCCL; `None` if they could not be read.
     pub work: Option<WorkNow>,
 }
 
-/// One GPU of the job now.
+/// Current state of one GPU of the job.
 #[derive(Clone, Debug, Default)]
 pub struct GpuNow {
     /// NVML index.
     pub index: u32,
-    /// UUID, of the MIG device where it is one.
+    /// UUID; that of the MIG device if it is one.
     pub uuid: String,
-    /// What the last samples said.
+    /// Values of the last samples.
     pub values: Values<GpuField>,
-    /// Tensor work of the dense peak at the datasheet clock, calibrated, 0 to 1; `None` where it is not known.
+    /// Tensor work over the dense peak at the datasheet clock, calibrated, 0 to 1; `None` if not known.
     pub tensor_fraction: Option<f64>,
 }
 
-/// Everything in `railgate-job-<id>.prom`.
+/// Contents of `railgate-job-<id>.prom`.
 pub fn job_page(job: &JobNow, labels: &[JobLabel]) -> String {
     let id = job.job.to_string();
     let mut labels = labels.to_vec();
@@ -74,12 +74,12 @@ fn gpu(job: &JobNow, series: &mut Series, value: impl Fn(&GpuNow) -> Option<f64>
     }
 }
 
-/// A field of each GPU, times `by`.
+/// Writes a field of each GPU, multiplied by `by`.
 fn field(job: &JobNow, series: &mut Series, field: GpuField, by: f64) {
     gpu(job, series, |gpu| gpu.values.mean(field).map(|value| value * by));
 }
 
-/// A job is told apart from its neighbours on the node by the GPUs that it holds: `0-3,6`.
+/// List of the job's GPUs, `0-3,6`, which distinguishes it from other jobs on the node.
 fn gpu_list(job: &JobNow) -> String {
     let mut indices: Vec<u32> = job.gpus.iter().map(|gpu| gpu.index).collect();
     indices.sort_unstable();
@@ -101,12 +101,12 @@ fn of_job(job: &JobNow, series: &mut Series, value: Option<f64>) {
     series.put_some(&[&gpu_list(job)], value);
 }
 
-/// Of what the program says.
+/// Writes a figure of the program.
 fn of_work(job: &JobNow, series: &mut Series, value: impl Fn(&WorkNow) -> Option<f64>) {
     of_job(job, series, job.work.as_ref().and_then(value));
 }
 
-/// Of each operation of NCCL's.
+/// Writes a figure of each NCCL operation.
 fn of_op(job: &JobNow, series: &mut Series, value: impl Fn(&CollectiveNow) -> Option<f64>) {
     let gpus = gpu_list(job);
     for one in job.work.iter().flat_map(|work| &work.collectives) {
@@ -144,7 +144,7 @@ macro_rules! job_gauge {
     };
 }
 
-/// The rows of a job's file. Means over the time since the file was last written.
+/// The rows of a job's file. Values are means over the time since the file was last written.
 pub const JOB_METRICS: &[Metric<JobNow>] = &[
     Metric {
         name: "railgate_job_running_seconds",

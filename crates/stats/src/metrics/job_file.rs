@@ -12,10 +12,11 @@ use crate::usage::peaks::{SiteModel, model};
 use crate::usage::{Fold, GpuField, Sample};
 use crate::{MetricsConfig, NodeReport};
 
-/// A job's file, from its sampler's first samples to its end.
+/// Metrics file of a job, from the first samples of its sampler to its end.
 ///
-/// Jobs may share a GPU. Without `job` among the labels both would write its series, and the collector would refuse
-/// them: the second sampler leaves the GPU out. A lock, which ends with its holder, shows which one has it.
+/// Jobs may share a GPU. Without the label `job` both files would contain the same series, which the collector
+/// refuses, so the second sampler omits the GPU. A lock per GPU, released when its holder ends, decides which
+/// sampler writes it.
 #[derive(Debug)]
 pub struct JobFile {
     dir: TextfileDir,
@@ -29,10 +30,10 @@ pub struct JobFile {
 }
 
 impl JobFile {
-    /// Begins a job's file; `None` where the site wants no metrics. `locks` is a directory of root's, made by this.
+    /// Creates a job's file; returns `None` if the site has no metrics. Creates `locks`, a directory of root.
     ///
     /// # Errors
-    /// The collector's directory or that of the locks cannot be had.
+    /// The collector's directory or `locks` cannot be opened.
     pub fn open(
         config: &MetricsConfig,
         site: &BTreeMap<String, SiteModel>,
@@ -59,10 +60,10 @@ impl JobFile {
         }))
     }
 
-    /// Adds a sample, and writes the file when its time has come.
+    /// Adds a sample, and writes the file if it is due.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn add(&mut self, head: &Head, sample: &Sample) -> io::Result<()> {
         if !self.fold.takes(sample.state, sample.gpus.len(), sample.rails.len()) {
             self.write(head)?;
@@ -71,7 +72,7 @@ impl JobFile {
         if self.fold.seconds() >= self.config.interval.as_secs_f64() { self.write(head) } else { Ok(()) }
     }
 
-    /// What the job's program and NCCL say, from now on; `None`: not known.
+    /// Sets the figures of the job's program and NCCL; `None` if they are not known.
     pub fn told(&mut self, work: Option<WorkNow>) {
         self.job.work = work;
     }
@@ -100,7 +101,7 @@ impl JobFile {
         self.dir.put(&job_file(job.job), &job_page(&job, &labels))
     }
 
-    /// No other job's file has it, or the two are told apart.
+    /// Whether no other job's file has this GPU, or labels distinguish the jobs.
     fn may_write(&mut self, uuid: &str, named: bool) -> bool {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '.');
         if named || self.locked.contains_key(uuid) {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_written_in_its_time_and_gone_with_its_sampler() {
+    fn job_file_is_written_at_its_interval_and_removed_with_its_sampler() {
         let place = Place(tempfile::tempdir().unwrap());
         let mut file = place.open(7, &[]);
         let start = file.start;
@@ -189,7 +190,7 @@ mod tests {
         assert!(text.contains("railgate_gpu_tensor_active_ratio{gpu=\"1\",uuid=\"GPU-1\"} 0.3\n"), "{text}");
         assert!(text.contains("railgate_gpu_hardware_flop_ratio{gpu=\"1\""), "{text}");
         assert!(text.contains("railgate_job_running_seconds{gpus=\"0-1\"} 15\n"), "{text}");
-        // Suspended: what is known of the time before is written, and then nothing is claimed of it.
+        // On suspension the samples before it are written; afterwards there are none.
         file.add(&head(), &sample(start + 15_000, 80.0)).unwrap();
         let still = Sample {
             state: State::Suspended,
@@ -215,11 +216,11 @@ mod tests {
         drop(first);
         second.add(&head(), &long).unwrap();
         assert!(place.read(7).is_none() && place.read(8).is_some());
-        // With their ids they are not the same.
+        // With job ids the series differ.
         let mut third = place.open(9, &[JobLabel::Job]);
         third.add(&head(), &long).unwrap();
         assert!(place.read(8).is_some() && place.read(9).unwrap().contains("job_id=\"9\""));
-        // Unless Slurm keeps its jobs private.
+        // Unless Slurm keeps jobs private.
         fs::write(place.0.path().join("locks").join(PRIVATE_DATA), "jobs").unwrap();
         third.add(&head(), &long).unwrap();
         assert_eq!(place.read(9), None);

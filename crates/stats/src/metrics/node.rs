@@ -2,58 +2,58 @@ use railgate_model::{Access, Class, Fitness, Gpu, Part, Reading, Severity, Snaps
 
 use super::page::{Kind, Metric, Series, count, flag, page};
 
-/// What the gate knows of a node after a check run.
+/// State of the gate on a node after a check run.
 #[derive(Debug)]
 pub struct NodeState {
-    /// The check run.
+    /// Snapshot of the check run.
     pub snapshot: Snapshot,
-    /// What the gate said of it.
+    /// Verdict of the gate.
     pub verdict: Verdict,
-    /// How long check run and judgement took, milliseconds.
+    /// Duration of check run and judgement, milliseconds.
     pub took_ms: f64,
-    /// When it was taken.
+    /// Time of the snapshot.
     pub taken: UnixMillis,
-    /// Drains are made: enforcing, not paused, not switched off.
+    /// Whether the gate drains: enforcing, not paused, not disabled.
     pub acting: bool,
-    /// The node is drained by railgate; `None` if that is not known.
+    /// Whether railgate has drained the node; `None` if not known.
     pub held: Option<bool>,
     /// A drain reason waits for slurmctld.
     pub pending: bool,
-    /// What was found and has not been found gone.
+    /// Open findings: found, and not found to be resolved since.
     pub open: Vec<OpenFinding>,
-    /// What was found since counting began.
+    /// Counts of findings since counting began.
     pub checks: Vec<CheckCounts>,
 }
 
-/// Findings of one check that are still open.
+/// Open findings of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFinding {
-    /// Its id.
+    /// Check id.
     pub check: String,
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// Whose.
+    /// Class: part that is at fault.
     pub class: Class,
-    /// The check is in shadow: nothing follows.
+    /// The check is in shadow mode, so findings have no consequences.
     pub shadow: bool,
 }
 
-/// How often a check has found something on this node.
+/// Counts of the findings of one check on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckCounts {
-    /// Its id.
+    /// Check id.
     pub check: String,
-    /// Findings, each counted once however often it is seen.
+    /// Number of findings; a finding that persists counts once.
     pub seen: u64,
-    /// Of these, how many would have drained the node had the check been free to.
+    /// Findings that would have drained the node if the check had been allowed to.
     pub would_drain: u64,
-    /// Of these, how many did.
+    /// Findings that drained the node.
     pub drained: u64,
-    /// Sightings of what may pass by itself, still within its window.
+    /// Strikes: occurrences of transient findings within their window.
     pub strikes: u64,
 }
 
-/// Everything in `railgate.prom`.
+/// Contents of `railgate.prom`.
 pub fn node_page(state: &NodeState) -> String {
     page(NODE_METRICS, state, &[])
 }

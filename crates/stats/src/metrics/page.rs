@@ -2,12 +2,12 @@ use std::fmt::Write as _;
 
 use railgate_model::Reading;
 
-/// What Prometheus does with it.
+/// Metric type in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Goes up, or begins anew.
+    /// Increases, or restarts from zero.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
 }
 
@@ -20,46 +20,46 @@ impl Kind {
     }
 }
 
-/// One metric family of a source `S`.
+/// A metric family, read from a source `S`.
 #[derive(Debug)]
 pub struct Metric<S> {
-    /// With `railgate_` and its unit: `railgate_gpu_power_watts`.
+    /// Name with the prefix `railgate_` and the unit: `railgate_gpu_power_watts`.
     pub name: &'static str,
-    /// Its type.
+    /// Metric type.
     pub kind: Kind,
-    /// Names of its own labels, in the order of the values that `read` puts.
+    /// Label names, in the order of the values that `read` passes.
     pub labels: &'static [&'static str],
-    /// One line for a person, with the unit where the name has none.
+    /// One line of help, with the unit if the name has none.
     pub help: &'static str,
-    /// Puts its samples.
+    /// Adds the samples of a source.
     pub read: fn(&S, &mut Series),
 }
 
-/// The samples of one family.
+/// Samples of one metric family.
 #[derive(Debug, Default)]
 pub struct Series {
     samples: Vec<(Vec<String>, f64)>,
 }
 
-/// A family with more samples than this is a mistake: the rest is left out.
+/// Limit of samples per family; more indicate an error and are dropped.
 const MOST_SAMPLES: usize = 4096;
 
 impl Series {
-    /// One sample. What is no number is not known, and has none.
+    /// Adds a sample. A value that is not finite counts as unknown and is dropped.
     pub fn put(&mut self, labels: &[&str], value: f64) {
         if value.is_finite() && self.samples.len() < MOST_SAMPLES {
             self.samples.push((labels.iter().map(|label| (*label).to_owned()).collect(), value));
         }
     }
 
-    /// One sample, where it is known.
+    /// Adds a sample if the value is known.
     pub fn put_known<T: Copy>(&mut self, labels: &[&str], value: &Reading<T>, number: impl Fn(T) -> f64) {
         if let Some(value) = value.known() {
             self.put(labels, number(*value));
         }
     }
 
-    /// One sample, where there is one.
+    /// Adds a sample if there is a value.
     pub fn put_some(&mut self, labels: &[&str], value: Option<f64>) {
         if let Some(value) = value {
             self.put(labels, value);
@@ -67,18 +67,18 @@ impl Series {
     }
 }
 
-/// 1 for true, as Prometheus has it.
+/// 1 for true, 0 for false, as is usual in Prometheus.
 pub(super) fn flag(on: bool) -> f64 {
     f64::from(u8::from(on))
 }
 
-/// A count. Prometheus knows floating point only: exact up to 2^53.
+/// A count as floating point number, exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
 pub(super) fn count(value: u64) -> f64 {
     value as f64
 }
 
-/// The text of all families of a table that have samples. `common` labels come first in each.
+/// Text of all families of a table that have samples, each sample with the `common` labels first.
 pub(super) fn page<S>(table: &[Metric<S>], source: &S, common: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for metric in table {
@@ -100,7 +100,7 @@ pub(super) fn page<S>(table: &[Metric<S>], source: &S, common: &[(&str, &str)]) 
             if line.len() > name.len() {
                 line.push('}');
             }
-            // The same series twice would cost the whole file.
+            // A duplicate series would make the collector reject the whole file.
             if seen.insert(line.clone()) {
                 let _ = writeln!(text, "{line} {value}");
             }
@@ -109,7 +109,7 @@ pub(super) fn page<S>(table: &[Metric<S>], source: &S, common: &[(&str, &str)]) 
     text
 }
 
-/// A label's value: what would break the line or a reader's terminal is removed, and it is short.
+/// Escaped label value: shortened, without characters that break the line or control a terminal.
 fn escaped(value: &str) -> String {
     const MOST: usize = 128;
     let mut text = String::new();
@@ -123,7 +123,7 @@ fn escaped(value: &str) -> String {
     text
 }
 
-/// The table's rows for the page of documentation.
+/// Rows of the table for the documentation page.
 pub(super) fn rows<S>(table: &[Metric<S>]) -> String {
     let mut text = String::new();
     for Metric { name, kind, labels, help, .. } in table {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_cannot_leave_its_line() {
+    fn label_value_cannot_break_its_line() {
         let said = text("a\"} 1\nrailgate_gate_verdict 1\\");
         assert_eq!(
             said,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_no_sample_and_none_stands_twice() {
+    fn unknown_values_and_duplicates_have_no_sample() {
         let said = text("x");
         assert_eq!(said.lines().filter(|line| !line.starts_with('#')).count(), 1, "{said}");
     }

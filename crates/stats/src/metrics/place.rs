@@ -1,5 +1,5 @@
-//! The collector's directory. It may belong to a user of its own, so nothing in it is trusted: no link is followed,
-//! files are made anew and renamed into place, and only names of ours are ever removed.
+//! The collector's directory. It may belong to another user, so nothing in it is trusted: links are not
+//! followed, files are created and then renamed into place, and only files with railgate's names are removed.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -11,54 +11,55 @@ use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use railgate_fsutil::{Put, put_at};
 
-/// The gate and the cards' health.
+/// File of the gate and of GPU and HCA health.
 pub const NODE_FILE: &str = "railgate.prom";
-/// The RDMA ports.
+/// File of the RDMA ports.
 pub const RAILS_FILE: &str = "railgate-rails.prom";
 
-/// The controller's.
+/// File of the controller.
 pub const CONTROLLER_FILE: &str = "railgate-controller.prom";
 
 const JOB_FILE: (&str, &str) = ("railgate-job-", ".prom");
 
-/// A job's file.
+/// File name of a job.
 pub fn job_file(job: u32) -> String {
     format!("{}{job}{}", JOB_FILE.0, JOB_FILE.1)
 }
 
-/// The job that a file is of; `None` for every other name.
+/// Job id in a file name; `None` for other names.
 fn job_of(name: &str) -> Option<u32> {
     let number = name.strip_prefix(JOB_FILE.0)?.strip_suffix(JOB_FILE.1)?;
     number.parse().ok().filter(|job: &u32| job.to_string() == number)
 }
 
-/// The open directory.
+/// Open directory of the textfile collector.
 #[derive(Debug)]
 pub struct TextfileDir {
     dir: OwnedFd,
 }
 
 impl TextfileDir {
-    /// Opens it; the site makes it.
+    /// Opens the directory, which the site has created.
     ///
     /// # Errors
-    /// It is not there, is no directory, or cannot be entered.
+    /// It does not exist, is not a directory, or cannot be entered.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         Ok(TextfileDir { dir: open(path, flags, Mode::empty())? })
     }
 
-    /// Replaces a file in one step: the collector sees the old one or the new one.
+    /// Replaces a file atomically: the collector reads the old one or the new one.
     ///
     /// # Errors
     /// The directory cannot be written.
     pub fn put(&self, name: &str, content: &str) -> io::Result<()> {
-        // The collector is not root, whatever our umask. It reads what ends in .prom, which the temporary name does not.
+        // The collector does not run as root, so the file must be readable regardless of the umask. It reads
+        // names that end in .prom, which the temporary name does not.
         let how = Put { mode: Mode::from_bits_truncate(0o644), sync: false, replace: true };
         put_at(self.dir.as_fd(), name, content.as_bytes(), how)
     }
 
-    /// Removes a file; one that is not there is removed already.
+    /// Removes a file; a file that does not exist is not an error.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -69,8 +70,8 @@ impl TextfileDir {
         }
     }
 
-    /// Removes the files of jobs that were not written since `before`, Unix seconds, and what writers that were
-    /// killed left half done. Returns how many.
+    /// Removes job files last written before `before` (Unix seconds), and temporary files of writers that were
+    /// killed. Returns the number of removed files.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -95,7 +96,7 @@ impl TextfileDir {
     }
 }
 
-/// `.railgate-job-7.prom.4711`
+/// Whether this is a temporary name, `.railgate-job-7.prom.4711`.
 fn is_unfinished(name: &str) -> bool {
     let Some((file, writer)) = name.strip_prefix('.').and_then(|name| name.rsplit_once('.')) else {
         return false;

@@ -2,11 +2,11 @@ use std::path::Path;
 
 use super::JobLabel;
 
-/// Beside the locks of jobs: `PrivateData` as slurmctld last said it, written by the periodic check.
+/// File beside the locks of jobs with slurmctld's `PrivateData`, written by the periodic check.
 pub const PRIVATE_DATA: &str = "private-data";
 
-/// Which of the labels that the site wants may be shown: with `PrivateData=jobs` users must not see whose jobs run, and
-/// where it cannot be told what Slurm keeps private, it keeps all of it. `dir` is root's.
+/// The configured labels that may be shown. With `PrivateData=jobs` users must not see the owners of jobs; if
+/// the setting is not known, everything is treated as private. `dir` belongs to root.
 pub fn shown(wanted: &[JobLabel], dir: &Path) -> Vec<JobLabel> {
     let said = std::fs::read_to_string(dir.join(PRIVATE_DATA)).ok();
     let private = |what: &str| {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_slurm_keeps_private_is_no_label() {
+    fn private_data_of_slurm_removes_labels() {
         use JobLabel::{Job, Partition, User};
         let place = tempfile::tempdir().unwrap();
         let all = [Job, User, Partition];

@@ -5,19 +5,19 @@ use super::page::{Kind, Metric, Series, count, flag, page};
 /// A node's RDMA ports at one moment.
 #[derive(Clone, Debug)]
 pub struct RailState {
-    /// The check run; only its fabric is read.
+    /// Snapshot of the check run, of which only the fabric is read.
     pub snapshot: Snapshot,
-    /// Which ports are rails, and of what number.
+    /// Ports that are rails, with their numbers.
     pub rails: Option<RailMap>,
 }
 
-/// Everything in `railgate-rails.prom`.
+/// Contents of `railgate-rails.prom`.
 pub fn rail_page(state: &RailState) -> String {
     page(RAIL_METRICS, state, &[])
 }
 
-/// The counters that tell of a bad link, of packets lost and of congestion. The kernel has many more; each of them
-/// would be a series per port of every node.
+/// Counters of bad links, lost packets and congestion. The kernel has many more, and each would be one series
+/// per port of every node.
 const TROUBLE: &[&str] = &[
     "symbol_error",
     "link_error_recovery",

@@ -87,7 +87,7 @@ fn rules<S>(table: &[Metric<S>], seen: &mut BTreeSet<&'static str>) {
 }
 
 #[test]
-fn a_name_stands_in_one_file_only() {
+fn metric_name_is_in_one_file_only() {
     let mut seen = BTreeSet::new();
     rules(NODE_METRICS, &mut seen);
     rules(RAIL_METRICS, &mut seen);
@@ -96,7 +96,7 @@ fn a_name_stands_in_one_file_only() {
 }
 
 #[test]
-fn a_node_says_what_the_gate_knows() {
+fn node_page_has_the_state_of_the_gate() {
     let text = node_text("gpu-lost@3");
     for line in [
         "railgate_gate_findings{check=\"gpu-lost\",severity=\"fail\",class=\"node\",shadow=\"false\"} 2",
@@ -117,7 +117,7 @@ fn a_node_says_what_the_gate_knows() {
 }
 
 #[test]
-fn rails_have_their_numbers_and_bytes() {
+fn rails_have_numbers_and_bytes() {
     let snapshot = after(&machine("n1", ""), "ib-port-down@2");
     let map = Some(rails(&snapshot));
     let text = rail_page(&RailState { snapshot, rails: map });
@@ -130,7 +130,7 @@ fn rails_have_their_numbers_and_bytes() {
 }
 
 #[test]
-fn a_job_is_named_only_where_the_site_says_so() {
+fn job_labels_are_written_only_if_configured() {
     let job = job_now();
     let text = job_page(&job, &[]);
     assert!(!text.contains("48213") && !text.contains("alice"), "{text}");
@@ -149,7 +149,7 @@ fn a_job_is_named_only_where_the_site_says_so() {
 }
 
 #[test]
-fn what_a_job_does_not_know_it_does_not_say() {
+fn unknown_values_of_a_job_have_no_series() {
     let job = JobNow { gpus: vec![GpuNow::default()], ..JobNow::default() };
     let text = job_page(&job, &[]);
     let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
@@ -157,7 +157,7 @@ fn what_a_job_does_not_know_it_does_not_say() {
 }
 
 #[test]
-fn the_number_of_series_is_bounded() {
+fn number_of_series_is_bounded() {
     let snapshot = machine("n1", "");
     let map = Some(rails(&snapshot));
     let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
@@ -167,7 +167,7 @@ fn the_number_of_series_is_bounded() {
 }
 
 #[test]
-fn only_our_own_files_are_ever_removed() {
+fn only_files_of_railgate_are_removed() {
     use std::fs;
     let place = tempfile::tempdir().unwrap();
     let dir = TextfileDir::open(place.path()).unwrap();

@@ -9,7 +9,8 @@ use crate::usage::peaks::SiteModel;
 use crate::usage::summarize;
 use crate::{Application, Communication, NodeReport};
 
-/// NCCL's names. A file of the job's own could hold any text: what is not among these is one series, `other`.
+/// NCCL's operation names. The job's files could contain any text, so all other names become one series,
+/// `other`.
 const OPS: &[&str] = &[
     "AllGather",
     "AllReduce",
@@ -24,36 +25,36 @@ const OPS: &[&str] = &[
     "Send",
 ];
 
-/// What the job's program and NCCL have said on this node so far. All of it is the job's own word.
+/// Self-reported figures of the job's program and of NCCL on this node so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkNow {
-    /// Model FLOP utilisation of the ranks here, while steps ran, 0 to 1.
+    /// Model FLOP utilisation of the ranks on this node while steps ran, 0 to 1.
     pub model_flop_ratio: Option<f64>,
     /// Productive time over the time since the prolog, 0 to 1.
     pub goodput_ratio: Option<f64>,
-    /// Steps, of the rank that has most.
+    /// Number of steps, of the rank with the most.
     pub steps: Option<u64>,
-    /// Mean of a step, seconds, over the ranks here.
+    /// Mean duration of a step, seconds, over the ranks on this node.
     pub step_s: Option<f64>,
-    /// By operation.
+    /// Figures per operation.
     pub collectives: Vec<CollectiveNow>,
 }
 
-/// One of NCCL's operations, over all communicators and sizes.
+/// One NCCL operation, over all communicators and sizes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveNow {
     /// NCCL's name, or `other`.
     pub op: String,
-    /// Calls of all ranks here.
+    /// Calls of all ranks on this node.
     pub calls: u64,
-    /// Their bytes.
+    /// Bytes of these calls.
     pub bytes: u64,
-    /// Bus bandwidth, bytes per second: mean over the GPU time of the calls that were timed.
+    /// Bus bandwidth, bytes per second: mean over the GPU time of the timed calls.
     pub bus_bytes_s: Option<f64>,
 }
 
 impl WorkNow {
-    /// From what was read of the job's own files. `head` has the GPUs, whose peaks the site may know better.
+    /// Derives the figures from the job's files. `head` has the GPUs, and `site` may override their peaks.
     pub fn of(
         part: &NodeReport,
         head: &Head,
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_can_name_no_series_of_its_own() {
+    fn job_cannot_create_series_names() {
         let counted = Communication {
             collectives: vec![
                 row("AllReduce", 100, 3.0, Some(300.0)),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_word_is_worth_its_gpus_peak_and_nothing_is_known_without_it() {
+    fn reported_flop_are_divided_by_the_gpus_peak_and_unknown_without_one() {
         let part = part("n1", &job(0..1), "", vec![], 0);
         let head = Head {
             gpus: vec![HeadGpu { model: "NVIDIA H200".to_owned(), ..HeadGpu::default() }],
@@ -142,7 +143,7 @@ mod tests {
             "convention": "explicit", "flops_per_token": 1e9, "dtype": "bf16"
         }))
         .unwrap();
-        // Half of the time in steps of one second with 494,700 tokens: half of an H200's peak.
+        // Steps of one second with 494,700 tokens for half of the time: half of an H200's peak.
         let rank = RankApplication {
             rank: Some(0),
             local_rank: Some(0),

@@ -1,4 +1,4 @@
-//! Fields of a file that a user wrote, deserialized in bounded memory.
+//! Deserializes fields of user-written files in bounded memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_is_skipped_and_what_follows_is_read() {
+    fn excess_is_skipped_and_later_fields_are_read() {
         let (few, after): (Few<u32, 3>, u32) = serde_json::from_str("[[1,2,3,\"x\",{}],7]").unwrap();
         assert_eq!((few.0, after), (vec![1, 2, 3], 7));
         let text = format!("\"{}\"", "é".repeat(1000));

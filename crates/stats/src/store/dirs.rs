@@ -1,4 +1,4 @@
-//! Directories by descriptor, no link followed.
+//! Directory access by descriptor, without following links.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,27 +15,27 @@ use railgate_fsutil::nofollow;
 
 const DIR: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
-/// The directory that configuration names. A link there is the admin's own.
+/// Opens the configured directory. A link is followed here, since only an admin can have created it.
 pub(super) fn top(path: &Path) -> Result<OwnedFd, Errno> {
     open(path, DIR, Mode::empty())
 }
 
-/// A directory in another.
+/// Opens a directory below another one.
 pub(super) fn below(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
     nofollow::dir_at(parent, name)
 }
 
-/// A directory in another, created with `mode` if it does not exist; the umask is ignored.
+/// Opens a directory below another one, and creates it with `mode` if it does not exist; the umask is ignored.
 pub(super) fn made_below(parent: BorrowedFd<'_>, name: &str, mode: Mode) -> Result<OwnedFd, Errno> {
     match mkdirat(parent, name, mode) {
         Ok(()) => {
             let dir = below(parent, name)?;
-            // The umask took bits away, and NFS may have taken the sticky bit.
+            // The umask removes bits, and NFS may remove the sticky bit.
             fchmod(dir.as_fd(), mode)?;
             Ok(dir)
         }
         Err(Errno::EEXIST) => below(parent, name),
-        // Where it stands already, a read-only or foreign parent is no obstacle.
+        // If it exists, a read-only or foreign parent is no obstacle.
         Err(why @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) => below(parent, name).map_err(|_| why),
         Err(why) => Err(why),
     }
@@ -45,14 +45,14 @@ pub(super) fn mode_of(stat: &FileStat) -> Mode {
     Mode::from_bits_truncate(stat.st_mode & 0o7777)
 }
 
-/// Others could put something else in place of what stands in this directory.
+/// Whether other users could replace entries of this directory.
 pub(super) fn open_to_all(stat: &FileStat) -> bool {
     let mode = mode_of(stat);
     mode.contains(Mode::S_IWOTH) && !mode.contains(Mode::S_ISVTX)
 }
 
-/// The directory of a job and its owner's uid, opened as the owner where root asks: root may be nobody on the file
-/// server, and what belongs to the owner the owner may read. `None` where there is none.
+/// Opens the directory of a job, as its owner if the caller is root: the file server may squash root, and the
+/// owner may read the files. Also returns the owner's uid. `None` if there is no such directory.
 pub(super) fn job_below(
     cluster: BorrowedFd<'_>,
     job: u32,
@@ -81,8 +81,8 @@ pub(super) fn job_below(
     }
 }
 
-/// A regular file of at most `max` bytes with one name and without holes, opened without following a link or waiting.
-/// `None` where there is none.
+/// Opens a regular file of at most `max` bytes, with one link and without holes, without following a symbolic
+/// link or blocking. `None` if there is no such file.
 fn found_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<Option<(File, FileStat)>, String> {
     let file = match nofollow::file_at(parent, name) {
         Ok(file) => file,
@@ -100,8 +100,9 @@ fn found_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<Option<(F
     if u64::try_from(stat.st_size).map_or(true, |size| size > max) {
         return Err(format!("refused: {} bytes (at most {max})", stat.st_size));
     }
-    // A file of holes costs its writer nothing and its reader as much as a full one. Where the file system cannot tell,
-    // the first hole is the end. The number of blocks would not do: a file system that compresses has few.
+    // A sparse file costs its writer nothing and its reader as much as a full one. A file system without
+    // support for holes reports the end of the file. The number of blocks is no criterion, since it is low on
+    // compressing file systems.
     if lseek(&file, 0, Whence::SeekHole).is_ok_and(|hole| hole < stat.st_size) {
         return Err("refused: it has holes".to_owned());
     }
@@ -109,13 +110,13 @@ fn found_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<Option<(F
     Ok(Some((file, stat)))
 }
 
-/// As [`found_below`], where the file must be there.
+/// As [`found_below`], but the file must exist.
 pub(super) fn file_below(parent: BorrowedFd<'_>, name: &str, max: u64) -> Result<(File, FileStat), String> {
     found_below(parent, name, max)?.ok_or_else(|| io::Error::from(Errno::ENOENT).to_string())
 }
 
-/// The content of such a file and its owner's uid. `left` is what may be read of this and all further files; a file
-/// that is larger ends the reading.
+/// Content of a file and its owner's uid. `left` is the budget for this and all further files; a larger file
+/// ends the reading.
 pub(super) fn content_below(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -129,7 +130,7 @@ pub(super) fn content_below(
         return Err("not read: the reports of the job are larger than allowed together".to_owned());
     }
     let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0).saturating_add(1));
-    // It may have grown since it was looked at.
+    // The file may have grown since it was opened.
     file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(|why| why.to_string())?;
     let read = u64::try_from(content.len()).unwrap_or(u64::MAX);
     *left = left.saturating_sub(read);
@@ -139,9 +140,9 @@ pub(super) fn content_below(
     Ok(Some((content, stat.st_uid)))
 }
 
-/// Names in a directory, at most `most`, without those that begin with a dot; the flag says that there are more.
+/// Names in a directory except hidden ones, at most `most`; the flag reports that there are more.
 pub(super) fn names(dir: &OwnedFd, most: usize) -> Result<(Vec<String>, bool), Errno> {
-    // Its own descriptor: reading moves the place, and closing it must not close ours.
+    // A separate descriptor, since listing moves its offset and closes it.
     let mut listing = Dir::openat(dir, ".", DIR, Mode::empty())?;
     let mut names = Vec::new();
     for entry in listing.iter() {
@@ -159,7 +160,7 @@ pub(super) fn names(dir: &OwnedFd, most: usize) -> Result<(Vec<String>, bool), E
     Ok((names, false))
 }
 
-/// All names in a directory but the two that every one has, at most `most`.
+/// All names in a directory except `.` and `..`, at most `most`.
 pub(super) fn all_names(dir: &OwnedFd, most: usize) -> Result<Vec<String>, Errno> {
     let mut listing = Dir::openat(dir, ".", DIR, Mode::empty())?;
     let mut names = Vec::new();

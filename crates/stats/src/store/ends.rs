@@ -1,4 +1,5 @@
-//! How Slurm ended jobs: written in batches by the controller's program, found again by number, array, name or owner.
+//! Records of how Slurm ended jobs: written in batches by the controller's program, searched by job id, array,
+//! name or owner.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -19,28 +20,28 @@ use crate::{ReportConfig, SlurmEnd};
 pub(super) const WRITE_ENDS: &str = "write-slurm-ends";
 pub(super) const FIND_ENDS: &str = "find-slurm-ends";
 
-/// Between asking for the end of a batch and its deadline: what one file more takes.
+/// Reserve before the deadline of a batch: time to write one more file.
 const SLACK: Duration = Duration::from_secs(2);
 /// Longest record, bytes.
 const MAX_RECORD: u64 = 64 << 10;
-/// A directory of more jobs is not looked through to its end.
+/// Maximum number of entries of a cluster directory that are read.
 const MOST_JOBS: usize = 1_000_000;
-/// So many directories of jobs are asked for their owner.
+/// Maximum number of job directories whose owner is queried.
 const MOST_ASKED: usize = 20_000;
 const MOST_CLUSTERS: usize = 64;
 const MOST_ATTEMPTS: usize = 1_000;
 
-/// What became of a record.
+/// Result of storing a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placed {
-    /// It lies beside the nodes' parts.
+    /// Stored beside the node reports.
     Written,
-    /// The job has no directory for this attempt.
+    /// The job has no report directory for this attempt.
     NoReport,
-    /// It could not be written.
+    /// Writing failed.
     Failed(String),
-    /// There was no time for it.
+    /// The time was not sufficient.
     NoTime,
 }
 
@@ -50,9 +51,9 @@ struct Batch {
     time: Duration,
 }
 
-/// Adds records of jobs' ends to the directories that the nodes' programs have made in `[report] dir`, with the jobs' uid
-/// and gid; the answers are in the order of the records. One child writes those of all jobs that the same identity may
-/// write, within `time`.
+/// Adds records of ended jobs to the directories that the node programs created in `[report] dir`, with the uid
+/// and gid of the jobs. Results are in the order of the records. Records with the same identity are written by
+/// one child, within `time`.
 pub fn store_ends(config: &ReportConfig, ends: &[(SlurmEnd, u32, u32)], time: Duration) -> Vec<Placed> {
     let mut placed = vec![Placed::NoTime; ends.len()];
     let Some(dir) = &config.dir else { return vec![Placed::NoReport; ends.len()] };
@@ -60,7 +61,7 @@ pub fn store_ends(config: &ReportConfig, ends: &[(SlurmEnd, u32, u32)], time: Du
     let mut waiting: Vec<usize> = (0..ends.len()).collect();
     let until = Instant::now() + time;
     while let Some((_, uid, gid)) = waiting.first().and_then(|first| ends.get(*first)) {
-        // A child that gives up root can write for one user only.
+        // A child that drops root can write for one user only.
         let same = |index: &usize| {
             !is_root || ends.get(*index).is_some_and(|(_, other, group)| (other, group) == (uid, gid))
         };
@@ -98,7 +99,7 @@ fn written(batch: &Batch) -> Result<Vec<Placed>, String> {
     serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}"))
 }
 
-/// In the child: writes one record after the other, as long as there is time.
+/// In the child: writes the records one after the other while there is time.
 pub(super) fn write_task(input: &[u8]) -> Result<Vec<u8>, String> {
     let batch: Batch = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     let until = Instant::now() + batch.time;
@@ -124,7 +125,7 @@ fn one(order: &WriteOrder, end: &SlurmEnd) -> Placed {
     }
 }
 
-/// The nodes have made no directory for this attempt.
+/// Whether no node has created a directory for this attempt.
 fn is_absent(order: &WriteOrder) -> bool {
     let path = order.path();
     let there = path.parent().map(std::fs::symlink_metadata);
@@ -141,12 +142,12 @@ struct FindOrder {
     time: Duration,
 }
 
-/// Records of the last attempts of jobs in the report directories (`dirs` replaces the configured one where it is not
-/// empty): of jobs of `uid`, or of any owner. With `numbers` jobs from the first to the last of them, in this order;
-/// otherwise the newest first. At most `most` records.
+/// Returns records of the last attempts of jobs in the report directories (`dirs` replaces the configured one
+/// unless it is empty), of jobs of `uid` or of any owner. With `numbers`, returns jobs from the first to the
+/// last of them, in this order; otherwise the newest first. At most `most` records.
 ///
-/// The owner of a job can replace these files. With `uid` they are therefore self-reported. Without `uid`, files that the
-/// owner may have written are skipped.
+/// The owner of a job can replace these files. With `uid` they are therefore self-reported. Without `uid`,
+/// files that the owner may have written are skipped.
 ///
 /// # Errors
 /// The directories could not be read in time.
@@ -172,7 +173,7 @@ pub fn recorded_ends(
     serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}"))
 }
 
-/// In the child: looks through the directories of clusters.
+/// In the child: searches the directories of clusters.
 pub(super) fn find_task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: FindOrder = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     let until = Instant::now() + order.time;
@@ -222,7 +223,7 @@ fn of_cluster(
     }
 }
 
-/// Of the last attempt that has a record, with the uid of who wrote it.
+/// Record of the last attempt that has one, with the uid of its writer.
 fn last_end(cluster: BorrowedFd<'_>, name: &str, job: u32) -> Option<(SlurmEnd, u32)> {
     let dir = below(cluster, &job.to_string()).ok()?;
     let (attempts, _) = names(&dir, MOST_ATTEMPTS).ok()?;

@@ -1,10 +1,11 @@
-//! A job's directory in a report directory that belongs to one account, SlurmUser's, and is closed to all others.
+//! Creates job directories in a report directory that belongs to SlurmUser and that no other account can write
+//! to.
 //!
-//! Where a file server squashes root, another account must make the directories. In a directory that is open to
-//! all (1777), any user can make those of future jobs first, and what the jobs' nodes report then stays on the nodes.
-//! In a directory of SlurmUser's (0755) they cannot. SlurmUser cannot make a directory for another user either, but it
-//! can move one there: the job's owner makes it under a name that cannot be guessed, in a directory of SlurmUser's where
-//! any user can add a name and none can list them, and SlurmUser moves it to its place.
+//! If a file server squashes root, another account must create the directories. In a world-writable directory
+//! (1777) any user can create those of future jobs first, and the reports of these jobs then stay on their
+//! nodes. In a directory of SlurmUser (0755) users cannot. SlurmUser cannot create a directory for another
+//! user, but can move one: the job's owner creates it under an unguessable name, in a directory of SlurmUser
+//! where users can add entries but not list them, and SlurmUser moves it to its final name.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,29 +19,29 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, getegid, setegid, seteuid, se
 use super::NOBODY;
 use super::dirs::{below, mode_of};
 
-/// Where directories are made before they are moved: 1733, SlurmUser's.
+/// Staging directory of SlurmUser, mode 1733.
 const STAGING: &str = ".new";
 const OPEN: Mode = Mode::S_IWGRP.union(Mode::S_IWOTH);
 
-/// Whose directory is to be made, and where.
+/// Owner and path of the directory to create.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) cluster: &'a str,
     pub(super) job: &'a str,
     pub(super) attempt: &'a str,
     pub(super) uid: u32,
-    /// Group of the directory when it has its place.
+    /// Group of the directory at its final name.
     pub(super) group: Gid,
-    /// SlurmUser's group, whose members may enter it while it is moved. `None`: that of the report directory.
+    /// SlurmUser's group, which has access while the directory is moved. `None`: group of the report directory.
     pub(super) movers: Option<Gid>,
 }
 
-/// Whether the report directory belongs to an account of the site's that alone makes directories in it.
+/// Whether the report directory belongs to an account of the site that alone creates directories in it.
 pub(super) fn is_accounts(top: &FileStat) -> bool {
     !matches!(top.st_uid, 0 | NOBODY) && !mode_of(top).intersects(OPEN)
 }
 
-/// Makes the directories of cluster, job and attempt, in the child and while it is still root.
+/// Creates the directories of cluster, job and attempt, in the child while it is still root.
 pub(super) fn place(dir: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<(), Errno> {
     let top = fstat(dir)?;
     let account = (Uid::from_raw(top.st_uid), wanted.movers.unwrap_or(Gid::from_raw(top.st_gid)));
@@ -51,14 +52,14 @@ pub(super) fn place(dir: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<(), Errno
     };
     match fstatat(&cluster, wanted.job, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(stat) if stat.st_uid == wanted.uid || stat.st_uid == 0 => return Ok(()),
-        // From the time when the directory was open to all, or of another job of the same number.
+        // Left from when the directory was world-writable, or of another job with the same number.
         Ok(_) => acting_as(account, || aside(&cluster, wanted.job))?,
         Err(Errno::ENOENT) => {}
         Err(why) => return Err(why),
     }
     let name = unguessable()?;
     let made = acting_as(owner, || {
-        // Not empty, so that no later one can be moved over it.
+        // Not empty, so that no later directory can be moved over it.
         let job = made(&staging, &name, Mode::S_IRWXU | Mode::S_IRWXG)?;
         let attempt = made(&job, wanted.attempt, Mode::S_IRWXU)?;
         Ok([job, attempt])
@@ -79,7 +80,7 @@ pub(super) fn place(dir: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<(), Errno
                 unlinkat(&staging, name.as_str(), UnlinkatFlags::RemoveDir)
             });
             match moved {
-                // Another node of the job was first.
+                // Another node of the job was faster.
                 Err(Errno::EEXIST | Errno::ENOTEMPTY) => Ok(()),
                 other => other,
             }
@@ -87,8 +88,8 @@ pub(super) fn place(dir: BorrowedFd<'_>, wanted: Wanted<'_>) -> Result<(), Errno
     }
 }
 
-/// The cluster's directory and the one where directories are made, both the account's and as closed as they must be.
-/// `None`: the cluster's directory belongs to another user.
+/// Opens the cluster's directory and the staging directory, both owned by the account and with the required
+/// modes. `None` if the cluster's directory belongs to another user.
 fn prepared(dir: BorrowedFd<'_>, cluster: &str, account: Uid) -> Result<Option<(OwnedFd, OwnedFd)>, Errno> {
     let cluster = dir_with(dir, cluster, Mode::from_bits_truncate(0o755))?;
     let stat = fstat(&cluster)?;
@@ -121,13 +122,13 @@ fn dir_with(parent: BorrowedFd<'_>, name: &str, mode: Mode) -> Result<OwnedFd, E
 
 fn made(parent: &OwnedFd, name: &str, mode: Mode) -> Result<OwnedFd, Errno> {
     mkdirat(parent, name, mode)?;
-    // Below 1733 its maker may enter by name.
+    // Below a directory of mode 1733 its creator may enter by name.
     let dir = below(parent.as_fd(), name)?;
     fchmod(&dir, mode)?;
     Ok(dir)
 }
 
-/// Moves what does not belong here out of the way; the sweep leaves it alone, and so its owner loses nothing.
+/// Renames a foreign entry. The sweep does not remove it, so its owner loses nothing.
 fn aside(cluster: &OwnedFd, name: &str) -> Result<(), Errno> {
     let aside = format!("{}.foreign.{}", name.trim_start_matches('.'), unguessable()?);
     renameat(cluster, name, cluster, aside.as_str())
@@ -140,7 +141,8 @@ fn unguessable() -> Result<String, Errno> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// For the time of a few calls; real and saved identity stay root's, so that the user can neither signal nor trace us.
+/// Runs a few calls as another user. Real and saved ids stay those of root, so that the user can neither signal
+/// nor trace the process.
 pub(super) fn acting_as<T>(
     (uid, gid): (Uid, Gid),
     work: impl FnOnce() -> Result<T, Errno>,

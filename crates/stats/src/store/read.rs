@@ -13,20 +13,20 @@ use super::dirs::{below, content_below, job_below, names, top};
 use super::{DECISION, LIVE, SAMPLES, SLURM_END, dir_name};
 use crate::{Decision, NodeReport, Parts, REPORT_SCHEMA, SlurmEnd};
 
-/// Sorts after every name of a file.
+/// Sorts after every file name.
 const LAST: &str = "\u{10ffff}";
 const MOST_CLUSTERS: usize = 64;
 const MOST_ATTEMPTS: usize = 1_000;
 const MOST_NODES: usize = 20_000;
-/// One reply: the parent holds it beside what it has already.
+/// Size of one reply, which the parent holds in addition to earlier ones.
 const PAGE_BYTES: u64 = 8 << 20;
-/// All parts of one directory together: 1,024 nodes with eight GPUs take a third of it.
+/// Limit for all reports of one directory: 1,024 nodes with eight GPUs use a third of it.
 pub(super) const MOST_BYTES: u64 = 512 << 20;
 pub(super) const MOST_PROBLEMS: usize = 50;
-/// What a user wrote can become much larger in memory than it is in its file: a child that needs more than this ends.
+/// User-written content can expand when parsed: a child that needs more memory than this ends.
 const MOST_MEMORY: u64 = 2 << 30;
 
-/// Where a page ends: the last file that it has seen.
+/// End of a page: the last file processed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Place {
     cluster: String,
@@ -40,31 +40,31 @@ pub(super) struct ReadOrder {
     pub(super) cluster: Option<String>,
     pub(super) job: u32,
     pub(super) uid: Option<u32>,
-    /// Of this attempt no other nodes' files are opened, and its directory is not listed.
+    /// For this attempt only files of these nodes are opened, and the directory is not listed.
     pub(super) known: Option<(u32, Vec<String>)>,
     pub(super) max_bytes: u64,
-    /// All parts together, of this page and earlier ones.
+    /// Byte limit for all pages together.
     pub(super) most_bytes: u64,
-    /// What is left of the time for all pages.
+    /// Remaining time for all pages.
     pub(super) time: Duration,
-    /// What comes after this.
+    /// Start after this file.
     pub(super) after: Option<Place>,
     /// Bytes read by earlier pages.
     pub(super) read: u64,
 }
 
-/// What comes after some of a job's parts: the first line of a reply, so that the next page can be asked for before this
-/// one is understood. The parts come after it, one JSON.
+/// End of a page: the first line of a reply, so that the next page can be requested before this one is parsed.
+/// The reports follow it as one JSON value.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Page {
-    /// There is more after this.
+    /// Where the next page starts; `None` if there is none.
     pub(super) next: Option<Place>,
     /// Bytes read by this page and earlier ones.
     pub(super) read: u64,
 }
 
 impl Page {
-    /// The first line of a reply, and the rest.
+    /// Splits a reply into its first line and the rest.
     pub(super) fn split(reply: &[u8]) -> Result<(Self, &[u8]), String> {
         let end = reply.iter().position(|byte| *byte == b'\n').ok_or("reply: cut off")?;
         let (line, parts) = reply.split_at(end);
@@ -72,7 +72,7 @@ impl Page {
     }
 }
 
-/// In the child: finds and reads a job's parts, as the job's owner where root asks.
+/// In the child: reads the files of a job, as its owner if the caller is root.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: ReadOrder = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     let _ = setrlimit(Resource::RLIMIT_AS, MOST_MEMORY, MOST_MEMORY);
@@ -86,22 +86,22 @@ fn text(why: Errno) -> String {
 struct Reader<'a> {
     order: &'a ReadOrder,
     parts: Parts,
-    /// The nodes' parts, read and found to be some, as they stand in their files: the other side reads them again.
+    /// Valid node reports as raw file content; the parent parses them again.
     nodes: Vec<Vec<u8>>,
     /// Bytes read by this page.
     taken: u64,
-    /// The last file that was looked at.
+    /// The last file processed.
     last: Option<Place>,
     full: bool,
-    /// Bytes that this page may still read.
+    /// Remaining byte budget of this page.
     left: u64,
     until: Instant,
-    /// The budget is spent: no further page.
+    /// The total budget is spent: there is no further page.
     over: bool,
 }
 
 impl Reader<'_> {
-    /// Why nothing more is read of this job.
+    /// Why no more files of this job are read.
     fn spent(&self) -> Option<&'static str> {
         if self.left == 0 {
             Some("the parts are larger than allowed together")
@@ -112,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An earlier page had this, or all that is below it.
+    /// Whether an earlier page covered this file, or everything below this directory.
     fn is_done(&self, place: &Place) -> bool {
         self.order.after.as_ref().is_some_and(|after| place <= after)
     }
@@ -206,7 +206,7 @@ fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
         if reader.full || reader.over || reader.is_done(&earlier) {
             continue;
         }
-        // The canonical number only: 01 and +1 are not ours.
+        // Canonical numbers only: 01 and +1 are not attempts.
         let Some(number) = name.parse::<u32>().ok().filter(|number| number.to_string() == name) else {
             reader.problem(format!("{place}/{name}: refused: not an attempt"));
             continue;
@@ -220,7 +220,7 @@ fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
     }
 }
 
-/// In the order of a listing, by which pages go on.
+/// File names of the known nodes, in listing order, in which pages continue.
 fn known_files(dir: &OwnedFd, nodes: &[String]) -> Vec<String> {
     let is_there = |name: &String| {
         !matches!(fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW), Err(Errno::ENOENT))
@@ -270,7 +270,7 @@ fn read_attempt(
             return;
         }
         reader.last = Some(here);
-        // The samples of a node: read only if the report shows them.
+        // Samples are read only if the report shows them.
         if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
             continue;
         }
@@ -292,7 +292,7 @@ fn read_attempt(
     }
 }
 
-/// A file of the job that is there.
+/// Reads a file of the job that must exist.
 fn content(reader: &mut Reader<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(Vec<u8>, u32), String> {
     let before = reader.left;
     let found = content_below(dir, name, reader.order.max_bytes, &mut reader.left);
@@ -321,7 +321,7 @@ fn node(
     let report: NodeReport =
         serde_json::from_slice(&content).map_err(|why| format!("not a node report: {why}"))?;
     known_schema(report.schema)?;
-    // Its place says what it is; a file that says otherwise was moved or made up.
+    // The path identifies the report; a file with other contents was moved or forged.
     let same = report.job.id == reader.order.job
         && report.attempt == attempt
         && report.node == stem
@@ -367,7 +367,7 @@ fn slurm_end(
     Ok(())
 }
 
-/// The record of an attempt's end, where it is about the attempt that its place names.
+/// Parses the record of an attempt's end, which must match its path.
 pub(super) fn understood_end(
     content: &[u8],
     cluster: &str,

@@ -14,31 +14,31 @@ use crate::usage::{GpuField, State, timeline};
 
 pub(super) const READ_SAMPLES: &str = "read-samples";
 
-/// Columns of a plot: finer than a page can show is of no use.
+/// Columns of a plot; a page cannot show more.
 const MOST_POINTS: u32 = 300;
 const MOST_GPUS: usize = 64;
 
-/// What one node's GPUs did over a run, for plots: from the file that lies beside its part.
+/// Activity of one node's GPUs over a run, for plots, from the samples file beside the report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course {
-    /// The node.
+    /// Node name.
     pub node: String,
-    /// Beginning of the first column.
+    /// Start of the first column.
     pub start: UnixMillis,
     /// Length of a column, seconds.
     pub span_s: f64,
-    /// By GPU.
+    /// Plots per GPU.
     pub gpus: Vec<GpuCourse>,
 }
 
-/// One GPU's columns; `None`: nothing was sampled, or it is not known.
+/// Columns of one GPU; `None` if there are no samples, or the value is not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuCourse {
     /// NVML index.
     pub index: u32,
-    /// Time with any kernel, percent.
+    /// Time with any kernel running, percent.
     pub busy: Vec<Option<f32>>,
-    /// Tensor pipe, percent.
+    /// Tensor pipe activity, percent.
     pub tensor: Vec<Option<f32>>,
     /// SM clock, MHz.
     pub clock: Vec<Option<f32>>,
@@ -55,7 +55,7 @@ struct Order {
     max_bytes: u64,
 }
 
-/// Reads the samples of one node and attempt, from the first of the directories that has them.
+/// Reads the samples of one node and attempt, from the first directory that has them.
 ///
 /// # Errors
 /// Why there are none.
@@ -90,7 +90,7 @@ pub fn load_course(
     Err(last)
 }
 
-/// In the child, as the job's owner where root asks.
+/// Runs in the child, as the job's owner if the caller is root.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: Order = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     let course = read(&order)?;
@@ -116,7 +116,7 @@ fn read(order: &Order) -> Result<Course, String> {
     course(&content, node).ok_or_else(|| "no samples in it".to_owned())
 }
 
-/// The samples in columns of equal length, each the mean of what lies in it.
+/// Samples in columns of equal length, each with the mean of the samples in it.
 fn course(content: &[u8], node: &str) -> Option<Course> {
     let (head, samples) = timeline(content)?;
     let (first, last) = (samples.first()?, samples.last()?);
@@ -166,7 +166,7 @@ mod tests {
     use crate::usage::{Sample, Values};
 
     #[test]
-    fn a_run_becomes_columns_and_what_was_not_seen_stays_empty() {
+    fn samples_become_columns_and_gaps_stay_empty() {
         let mut head = Head::new("n1", 7, 0);
         head.interval_s = 5.0;
         head.gpus = vec![HeadGpu { index: 3, ..HeadGpu::default() }];

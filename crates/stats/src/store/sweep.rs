@@ -1,6 +1,6 @@
-//! Old reports go. The directory is everybody's, so only what has the layout of ours is ever touched: a cluster's
-//! directory that no user owns, in it a job's, in it attempts, in those parts, samples and a decision. Whatever else a
-//! user keeps there stays, and so do the directories above it.
+//! Removes old reports. Users can write to the directory, so only entries in railgate's layout are removed: in
+//! a cluster's directory that no user owns, a job's directory, its attempts, and their reports, samples and
+//! decision. Other files of a user are kept, as are the directories that contain them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ const MOST_CLUSTERS: usize = 64;
 const MOST_JOBS: usize = 1_000_000;
 const MOST_ENTRIES: usize = 50_000;
 const MOST_PROBLEMS: usize = 10;
-/// Where root is nobody: so many jobs are handed back to be removed as their owners.
+/// If root is squashed: maximum number of jobs that are returned, to be removed as their owners.
 const MOST_LEFT: usize = 10_000;
 const DAY: i64 = 86_400;
 
@@ -31,40 +31,41 @@ const DAY: i64 = 86_400;
 pub(super) struct SweepOrder {
     pub(super) dir: PathBuf,
     pub(super) now: UnixMillis,
-    /// Whole reports, 0 keeps them.
+    /// Days for reports, 0 keeps them.
     pub(super) days: u32,
-    /// Samples, 0 keeps them as long as the report.
+    /// Days for samples, 0 keeps them as long as the report.
     pub(super) sample_days: u32,
-    /// At most so many jobs, 0 is no limit.
+    /// Maximum number of jobs, 0 is no limit.
     pub(super) jobs: u32,
-    /// The work of one call; what is left then is for the next one.
+    /// Time limit of one call; the next call continues.
     pub(super) budget: Duration,
-    /// As this user, and only these jobs, each with whether all of it goes or the samples alone.
+    /// Act as this user, and only on these jobs, each with whether the whole report or only the samples are
+    /// removed.
     pub(super) owner: Option<(u32, u32)>,
     pub(super) only: Vec<(JobPlace, bool)>,
-    /// Nothing but these directories, which their owners have emptied and may not remove: as the account that the cluster's
-    /// directory belongs to.
+    /// Only remove these directories, emptied by their owners, who may not remove them; act as the account that
+    /// owns the cluster's directory.
     pub(super) emptied: Vec<JobPlace>,
 }
 
-/// `alpha`, `48213`
+/// Cluster and job, `alpha` and `48213`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobPlace {
     pub(super) cluster: String,
     pub(super) job: String,
 }
 
-/// What one call did, and what it could not.
+/// What one call removed, and what it could not.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct SweepReply {
     pub(super) swept: Swept,
-    /// Not allowed to us: owner, and whether all of it goes.
+    /// Access denied: owner, job, and whether the whole report is to be removed.
     pub(super) left: Vec<((u32, u32), JobPlace, bool)>,
-    /// Empty, in a cluster's directory of an account's: see [`SweepOrder::emptied`].
+    /// Empty directories in a cluster's directory of an account: see [`SweepOrder::emptied`].
     pub(super) emptied: Vec<JobPlace>,
 }
 
-/// In the child: removes the reports of jobs that are too old, or too many, oldest first.
+/// In the child: removes reports that are too old or too many, oldest first.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: SweepOrder = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     serde_json::to_vec(&sweep(&order)?).map_err(|why| why.to_string())
@@ -74,7 +75,7 @@ fn text(why: Errno) -> String {
     io::Error::from(why).to_string()
 }
 
-/// A job's directory: when an attempt was last added to it, seconds.
+/// A job's directory with the time of its last new attempt, in seconds.
 struct Aged {
     time: i64,
     owner: (u32, u32),
@@ -128,7 +129,7 @@ fn sweep(order: &SweepOrder) -> Result<SweepReply, String> {
     Ok(sweeper.reply)
 }
 
-/// Removes empty directories of jobs as the account whose cluster's directory holds them.
+/// Removes empty job directories as the account that owns the cluster's directory.
 fn remove_empty(dir: &OwnedFd, emptied: &[JobPlace]) -> SweepReply {
     let mut reply = SweepReply::default();
     for place in emptied {
@@ -153,7 +154,8 @@ fn older(order: &SweepOrder, time: i64, days: u32) -> bool {
     days > 0 && time < now.saturating_sub(i64::from(days) * DAY)
 }
 
-/// Nobody's, root's, or whoever's the directory above is. What a user made there is their own.
+/// Whether the cluster's directory belongs to the squashed root, to root, or to the owner of its parent.
+/// Directories created by users are not touched.
 fn is_ours(above: &OwnedFd, cluster: &OwnedFd) -> bool {
     let uid = |dir: &OwnedFd| fstat(dir.as_fd()).map(|stat| stat.st_uid);
     match (uid(above), uid(cluster)) {
@@ -169,7 +171,7 @@ fn aged(cluster: &OwnedFd, index: usize) -> Vec<Aged> {
         .filter(|name| is_number(name))
         .filter_map(|name| {
             let stat = fstatat(cluster, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-            // A new attempt makes a new entry, so the directory's own time is that of the last one.
+            // A new attempt changes the directory's modification time.
             is_dir(&stat).then_some(Aged {
                 time: stat.st_mtime,
                 owner: (stat.st_uid, stat.st_gid),
@@ -184,17 +186,18 @@ fn is_dir(stat: &FileStat) -> bool {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
 }
 
-/// The canonical form only.
+/// Whether a name is a canonical number.
 fn is_number(name: &str) -> bool {
     name.parse::<u32>().is_ok_and(|number| number.to_string() == name)
 }
 
-/// `n1.samples`
+/// Whether a name is that of samples, `n1.samples`.
 fn is_samples(name: &str) -> bool {
     name.strip_suffix(SAMPLES).and_then(dir_name).is_some()
 }
 
-/// `n1.json`, `decision.json`, `n1.samples`, `n1.live`, and what a writer that was killed left of them: `.n1.json.4711`
+/// Whether a name is one of railgate's: `n1.json`, `decision.json`, `n1.samples`, `n1.live`, or a temporary
+/// file of a killed writer, `.n1.json.4711`.
 fn is_part(name: &str) -> bool {
     let whole = |name: &str| {
         is_samples(name)
@@ -207,11 +210,11 @@ fn is_part(name: &str) -> bool {
     whole(name) || unfinished
 }
 
-/// Why something is still there.
+/// Why an entry was kept.
 enum Stays {
-    /// We may not.
+    /// Access denied.
     Forbidden,
-    /// It holds what is not ours.
+    /// It contains foreign files.
     Foreign,
     Failed(Errno),
 }
@@ -276,14 +279,14 @@ impl Sweeper<'_> {
     }
 }
 
-/// What went of a job's directory.
+/// What was removed from a job's directory.
 struct Removed {
     samples: u32,
-    /// The directory itself is still there, empty: its owner may not remove it.
+    /// The directory itself is left, empty: its owner may not remove it.
     emptied: bool,
 }
 
-/// Removes a job's directory, or its samples alone. A link is removed, not followed.
+/// Removes a job's directory, or only its samples. A link is removed, not followed.
 fn remove(cluster: BorrowedFd<'_>, name: &str, all: bool) -> Result<Removed, Stays> {
     let job = below(cluster, name)?;
     let mut samples = 0;
@@ -293,7 +296,7 @@ fn remove(cluster: BorrowedFd<'_>, name: &str, all: bool) -> Result<Removed, Sta
         }
         match below(job.as_fd(), &attempt) {
             Ok(dir) => samples += remove_attempt(&dir, all)?,
-            // A link, or a file: not ours.
+            // A link or a file: not created by railgate.
             Err(Errno::ELOOP | Errno::ENOTDIR | Errno::ENOENT) => continue,
             Err(why) => return Err(why.into()),
         }
@@ -317,7 +320,7 @@ fn remove_attempt(dir: &OwnedFd, all: bool) -> Result<u32, Stays> {
         }
         match unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => samples += u32::from(is_samples(&name)),
-            // A directory with a part's name is nobody's part.
+            // A directory with the name of a report was not created by railgate.
             Err(Errno::ENOENT | Errno::EISDIR) => {}
             Err(why) => return Err(why.into()),
         }
@@ -337,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_names_are_ours() {
+    fn only_names_of_railgate_are_recognized() {
         for name in [
             "n1.json",
             "decision.json",

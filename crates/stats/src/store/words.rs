@@ -1,8 +1,9 @@
-//! What programs decide from a job's reports, reduced to a bounded answer inside the child that reads the files.
+//! Reads from a job's reports the few fields that programs decide by, in the child that reads the files.
 //!
-//! A job's owner can put anything into the job's report directory. So only files named after nodes of the job are
-//! opened (the caller knows the names; the directory is never listed), all of them share one deadline and one byte
-//! budget, and the caller gets a few short fields for each node instead of the files' contents.
+//! A job's owner can write anything into the job's report directory. Only files named after nodes of the job
+//! are therefore opened (the caller knows the names; the directory is never listed), all of them share one
+//! deadline and one byte budget, and the caller receives a few short fields per node instead of the files'
+//! contents.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -24,59 +25,59 @@ use crate::{Decision, ReportConfig};
 
 pub(super) const READ_WORDS: &str = "read-words";
 
-/// Slurm's own bound of a heterogeneous job's components.
+/// Slurm's limit of components of a heterogeneous job.
 const MOST_JOBS: usize = 128;
 const MOST_NODES: usize = 65_536;
-/// Of one node; those that can decide come first.
+/// Maximum evidence of one node; evidence that can decide comes first.
 const MOST_EVIDENCE: usize = 8;
 const MOST_PROBLEMS: usize = 20;
 const MOST_UNTOLD: usize = 8;
-/// A finding's subject and a device's name, characters.
+/// Maximum length of a finding's subject and a device's name, characters.
 const LONG: usize = 60;
-/// A sentence, characters.
+/// Maximum length of a sentence, characters.
 const TEXT: usize = 300;
-/// The longest host list of a decision, bytes.
+/// Maximum length of the host list of a decision, bytes.
 const MOST_LIST: usize = 64 << 10;
-/// Byte budget of a read: a base amount, and an amount for each node of the job: a part with eight GPUs takes 0.15 MB.
+/// Byte budget of a read: this amount, plus one per node of the job. A report with eight GPUs takes 0.15 MB.
 const BYTES: u64 = 16 << 20;
 const BYTES_PER_NODE: u64 = 512 << 10;
 const MOST_BYTES: u64 = 512 << 20;
-/// Address space of the child beyond two buffers of the largest part. The part is parsed without being kept.
+/// Address space of the child beyond two buffers of the largest report. Reports are parsed without being kept.
 const MEMORY: u64 = 96 << 20;
-/// After its deadline the child still has to send its answer.
+/// Time for the child to send its reply after the deadline.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Whose words are wanted.
+/// Selects the reports to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// The cluster.
+    /// Cluster name.
     pub cluster: &'a str,
-    /// The job, or all components of a heterogeneous job.
+    /// Job id, or those of all components of a heterogeneous job.
     pub jobs: &'a [u32],
-    /// Its owner: files of others, except root, are refused.
+    /// Owner of the job: files of other users except root are refused.
     pub uid: u32,
     /// The attempt.
     pub attempt: u32,
-    /// The job's nodes by Slurm's word: no other name is opened.
+    /// Nodes of the job according to Slurm: files of other nodes are not opened.
     pub nodes: &'a [String],
 }
 
-/// What the nodes of a job reported, bounded in number and length.
+/// Fields of the job's node reports, bounded in number and length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Words {
-    /// One for each part, in the order of the names.
+    /// One entry per report, sorted by node name.
     pub nodes: Vec<NodeWord>,
-    /// Files that are there and were refused or could not be read, and why; at most a few.
+    /// Files that were refused or could not be read, with the reason; at most a few.
     pub problems: Vec<String>,
-    /// Nodes about which nothing can be told, because their file is unusable or the budget was spent; at most a few.
+    /// Nodes whose state is unknown, because their file is unusable or the budget was spent; at most a few.
     pub untold: Vec<String>,
-    /// How many those are in all.
+    /// Total number of these nodes.
     pub untold_count: usize,
 }
 
 impl Words {
-    /// What could not be told, as a clause of a sentence.
+    /// What is unknown, as a clause of a sentence; `None` if nothing is.
     pub fn could_not_tell(&self) -> Option<String> {
         if self.untold_count == 0 {
             return None;
@@ -88,23 +89,23 @@ impl Words {
     }
 }
 
-/// What one node reported about one attempt.
+/// Fields of the report of one node about one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeWord {
-    /// The job, or the component that ran there.
+    /// Job id, or that of the component that ran there.
     pub job: u32,
-    /// The node.
+    /// Node name.
     pub node: String,
-    /// The epilog has written the file.
+    /// Whether the epilog wrote the file.
     pub ended: bool,
-    /// The prolog refused the job there.
+    /// Whether the prolog refused the job there.
     pub refused: bool,
-    /// The failure that decided: of the prolog where it refused the job, else of the epilog.
+    /// The deciding finding: that of the prolog if it refused the job, else that of the epilog.
     pub cause: Option<String>,
     /// Findings that may have ended the job.
     pub evidence: Vec<WordEvidence>,
-    /// The node has something to say at the end of the job's own output.
+    /// Whether the node has a message for the end of the job's output.
     pub speaks: bool,
 }
 
@@ -112,17 +113,17 @@ pub struct NodeWord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WordEvidence {
-    /// `gpu-lost@3`, printable ASCII without blanks.
+    /// Check and part, `gpu-lost@3`, in printable ASCII without blanks.
     pub subject: String,
-    /// The device.
+    /// Device.
     pub part: String,
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// Whose.
+    /// Class: part that is at fault.
     pub class: Class,
-    /// The job held the device.
+    /// Whether the job held the device; `None` if not known.
     pub own: Option<bool>,
-    /// When it happened.
+    /// Time of the fault, if known.
     pub at: Option<UnixMillis>,
 }
 
@@ -134,12 +135,12 @@ struct Order {
     uid: u32,
     attempt: u32,
     nodes: Vec<String>,
-    /// The largest part, bytes.
+    /// Maximum size of a report, bytes.
     max_bytes: u64,
-    /// All parts together, bytes.
+    /// Maximum of all reports together, bytes.
     most_bytes: u64,
     time: Duration,
-    /// The controller's decision is wanted, not the nodes' parts.
+    /// Read the controller's decision instead of the node reports.
     nodelist: bool,
 }
 
@@ -150,13 +151,13 @@ struct Answer {
     nodelist: Option<String>,
 }
 
-/// Reads what the nodes of a job reported in the shared directory, within one deadline for everything.
+/// Reads the node reports of a job in the shared directory, within one deadline for all.
 ///
-/// A job of many nodes gets more time than `[report] deadline`: 20 ms for each node, at most four times the deadline.
-/// `patience` bounds both.
+/// A job of many nodes gets more time than `[report] deadline`: 20 ms for each node, at most four times the
+/// deadline. `patience` limits both.
 ///
 /// # Errors
-/// Nothing can be told: no answer in time, or one that breaks its bounds.
+/// The child did not reply in time, or its reply exceeds the limits.
 pub fn load_words(config: &ReportConfig, asked: &Asked<'_>, patience: Duration) -> Result<Words, String> {
     let Some(dir) = &config.dir else { return Ok(Words::default()) };
     let nodes: Vec<String> = asked.nodes.iter().filter(|name| dir_name(name).is_some()).cloned().collect();
@@ -172,7 +173,7 @@ pub fn load_words(config: &ReportConfig, asked: &Asked<'_>, patience: Duration) 
 /// The nodes of an attempt as the controller recorded them in its decision, unexpanded.
 ///
 /// # Errors
-/// Nothing can be told.
+/// As [`load_words`].
 pub fn load_nodelist(
     config: &ReportConfig,
     asked: &Asked<'_>,
@@ -211,7 +212,7 @@ fn order(
     }
 }
 
-/// All parts of a job of so many nodes together, bytes.
+/// Byte budget for all reports of a job with this number of nodes.
 pub(super) fn byte_budget(nodes: u32) -> u64 {
     u64::from(nodes).saturating_mul(BYTES_PER_NODE).saturating_add(BYTES).min(MOST_BYTES)
 }
@@ -226,7 +227,7 @@ fn send(order: &Order) -> Result<Answer, String> {
     serde_json::from_slice(&reply).map_err(|why| format!("answer: {why}"))
 }
 
-/// The child has read what a user wrote: its answer counts only within the bounds that it was to keep.
+/// Checks a reply against its limits, because the child has parsed user-written files.
 fn strict(words: &Words, order: &Order) -> Result<(), String> {
     let known: std::collections::HashSet<&str> = order.nodes.iter().map(String::as_str).collect();
     let mut seen = std::collections::HashSet::new();
@@ -253,7 +254,7 @@ fn strict(words: &Words, order: &Order) -> Result<(), String> {
     }
 }
 
-/// In the child, as the job's owner where root asks.
+/// Runs in the child, as the job's owner if the caller is root.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: Order = serde_json::from_slice(input).map_err(|why| format!("order: {why}"))?;
     let memory = order.max_bytes.saturating_mul(2).saturating_add(MEMORY);
@@ -261,7 +262,7 @@ pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&read(&order)?).map_err(|why| why.to_string())
 }
 
-/// What of the budget is left.
+/// Remaining budget.
 struct Budget {
     until: Instant,
     bytes: u64,
@@ -324,7 +325,7 @@ impl Words {
     }
 }
 
-/// The file of one node; `None` where there is none.
+/// Fields of the file of one node; `None` if there is no file.
 fn word(
     order: &Order,
     job: u32,
@@ -368,8 +369,8 @@ fn nodelist(order: &Order, job: u32, dir: &OwnedFd) -> Result<Option<String>, St
     if same { Ok(Some(decision.nodelist)) } else { Err("refused: contents do not match the path".to_owned()) }
 }
 
-/// As much of a node's part as something is decided by; lists are cut and all other fields are skipped, so that a part
-/// takes no more memory than its file, regardless of content.
+/// The fields of a node report that decisions need. Lists are truncated and other fields skipped, so that
+/// parsing takes no more memory than the file, regardless of content.
 #[derive(Deserialize)]
 struct Part {
     schema: u32,
@@ -543,7 +544,7 @@ impl Part {
 }
 
 impl WordEvidence {
-    /// As far as the report alone tells.
+    /// Whether the evidence can decide, as far as the report alone shows.
     fn may_decide(&self) -> bool {
         self.severity == Severity::Fail
             && matches!(self.class, Class::Node | Class::Fabric)
@@ -551,7 +552,7 @@ impl WordEvidence {
     }
 }
 
-/// The first Xid on the job's own GPUs that the driver blames the program for.
+/// The first Xid on the job's own GPUs that the driver attributes to the program.
 pub fn programs_xid<'a>(
     own_gpus: impl Iterator<Item = &'a PciAddress>,
     mut xids: impl Iterator<Item = (u32, Option<PciAddress>)>,
@@ -595,20 +596,20 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_about_the_whole_node_has_no_part() {
+    fn finding_about_the_whole_node_has_no_part() {
         let whole = crate::testing::finding("part-silent", "", Severity::Fail, Class::Node, "silent");
         let word = told(&part("n1", &job(0..8), "", vec![whole], 256));
         assert_eq!(word.evidence[0].subject, "part-silent");
     }
 
     #[test]
-    fn a_part_is_reduced_to_what_decides() {
+    fn report_is_reduced_to_deciding_fields() {
         let mut report = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
         let word = told(&report);
         assert_eq!((word.ended, word.refused, word.speaks), (true, false, true));
         assert_eq!((word.evidence[0].subject.as_str(), word.evidence[0].own), ("gpu-lost@3", Some(true)));
         assert!(word.cause.is_some_and(|cause| cause.starts_with("gpu-lost@3: ")));
-        // The evidence that decides is kept, however much is put before it.
+        // Deciding evidence is kept, regardless of how much precedes it.
         let own = report.evidence.remove(0);
         let mut other = own.clone();
         (other.own, other.finding.part) = (Some(false), "x y\u{202e}\n".repeat(100));
@@ -620,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_outside_its_bounds_is_refused() {
+    fn reply_that_exceeds_its_limits_is_refused() {
         let word = |node: &str| NodeWord {
             job: 48_213,
             node: node.to_owned(),

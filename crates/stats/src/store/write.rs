@@ -16,30 +16,31 @@ use super::placed::{Wanted, is_accounts, place};
 use super::{DECISION, NOBODY};
 use crate::NodeReport;
 
-/// One file to be written; the content follows it, after a line feed.
+/// Request to write one file; the content follows after a line feed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WriteOrder {
-    /// `report_dir` or the local one.
+    /// The shared directory or the local one.
     pub(super) dir: PathBuf,
     pub(super) cluster: String,
     pub(super) job: u32,
     pub(super) attempt: u32,
     pub(super) file: String,
-    /// The job's uid and gid, in the shared directory. `None`: as who we are, for us alone.
+    /// The job's uid and gid, in the shared directory. `None`: written as the current user, with access for
+    /// that user only.
     pub(super) owner: Option<(u32, u32)>,
     /// SlurmUser's group.
     pub(super) group: Option<String>,
-    /// The job's own group may read, in place of SlurmUser's.
+    /// The job's own group may read, instead of SlurmUser's.
     pub(super) account: bool,
-    /// Add to a directory that is there, make none.
+    /// Write only to an existing directory, create none.
     pub(super) only_existing: bool,
-    /// What stands there already is older than this.
+    /// Replace an existing file, which is older.
     pub(super) replace: bool,
 }
 
 impl WriteOrder {
     pub(super) fn encode(&self, content: &[u8]) -> Vec<u8> {
-        // Its strings are all valid, so this cannot fail; an empty order is refused by the task.
+        // All strings are valid, so this cannot fail; the task refuses an empty order.
         let mut order = serde_json::to_vec(self).unwrap_or_default();
         order.push(b'\n');
         order.extend_from_slice(content);
@@ -55,10 +56,10 @@ impl WriteOrder {
     }
 }
 
-/// Takes something out of a report.
+/// Removes a field from a report.
 type Cut = fn(&mut NodeReport);
 
-/// The report's JSON, fit for the job's owner, and without what can be spared where it is too large.
+/// JSON of the report, filtered for the job's owner and shortened if it exceeds `max` bytes.
 pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String> {
     let report = &report.for_reader();
     let fits = |content: &Vec<u8>| u64::try_from(content.len()).is_ok_and(|size| size <= max);
@@ -73,14 +74,15 @@ pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String
     short.kernel.xids.truncate(200);
     short.steps.truncate(8);
     for look in [&mut short.prolog, &mut short.epilog].into_iter().flatten() {
-        // The deciding finding is an index: what stays must stay in its place.
+        // The deciding finding is an index, so the findings before it must be kept.
         let keep = look.verdict.deciding.map_or(100, |index| (index + 1).max(100));
         look.verdict.findings.truncate(keep);
     }
     short.evidence.truncate(100);
     short.faults.truncate(50);
     short.faults.push(format!("the report was shortened: {} bytes are more than {max}", whole.len()));
-    // A job can make these as large as it likes; what the node has seen itself must not get lost over it.
+    // A job can make these fields arbitrarily large; the node's own observations must not be lost because of
+    // that.
     let steps: [(&str, Cut); 4] = [
         ("", |_| {}),
         ("what the program reported and NCCL counted is cut", |report| {
@@ -113,7 +115,7 @@ pub(super) fn shortened(report: &NodeReport, max: u64) -> Result<Vec<u8>, String
     Err(format!("report: {} bytes are more than {max}", whole.len()))
 }
 
-/// In the child: takes on the job's identity, then writes.
+/// In the child: assumes the job's identity, then writes.
 pub(super) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let end = input.iter().position(|byte| *byte == b'\n').ok_or("no order")?;
     let (order, content) = input.split_at(end);
@@ -126,7 +128,7 @@ fn text(why: Errno) -> String {
     io::Error::from(why).to_string()
 }
 
-/// As the job's owner, where root asks: the identity stays changed.
+/// Writes as the job's owner if the caller is root; the identity stays changed.
 pub(super) fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     let reader = reader_group(order);
     let mut early = None;
@@ -139,7 +141,8 @@ pub(super) fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     if let Some((uid, gid)) = order.owner
         && geteuid().is_root()
     {
-        // Root first: what root makes no user can take away. Where root is squashed, it is nobody's.
+        // Root creates directories first, since users cannot remove them. If root is squashed they belong to
+        // nobody.
         early = top(&order.dir).ok();
         if let Some(dir) = &early
             && !order.only_existing
@@ -156,7 +159,7 @@ pub(super) fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
     }
     let dir = match top(&order.dir) {
         Ok(dir) => dir,
-        // The way there may be closed to the user and open to root.
+        // The path may be accessible to root but not to the user.
         Err(why) => early.ok_or_else(|| format!("{}: {}", order.dir.display(), text(why)))?,
     };
     checked(&dir, &order.dir)?;
@@ -176,7 +179,7 @@ pub(super) fn write(order: &WriteOrder, content: &[u8]) -> Result<(), String> {
         .map_err(|why| format!("{}: {why}", order.file))
 }
 
-/// As the account that the report directory belongs to. What fails is tried again as the job's owner.
+/// Creates directories as the account that owns the report directory. Failures are retried as the job's owner.
 fn placed(dir: BorrowedFd<'_>, order: &WriteOrder, uid: u32, group: Gid, reader: Option<Gid>) {
     let (job, attempt) = (order.job.to_string(), order.attempt.to_string());
     let wanted = Wanted {
@@ -190,9 +193,9 @@ fn placed(dir: BorrowedFd<'_>, order: &WriteOrder, uid: u32, group: Gid, reader:
     let _ = place(dir, wanted);
 }
 
-/// Makes the directories of cluster and job, as far as root is root here. No user can then make one in place of
-/// another's: only a squashed root leaves the cluster's directory open to everybody. What fails is tried again as
-/// the job's owner.
+/// Creates the directories of cluster and job as root, unless root is squashed, so that no other user can
+/// create them first. Only with squashed root is the cluster's directory world-writable. Failures are retried
+/// as the job's owner.
 fn made_as_root(dir: BorrowedFd<'_>, order: &WriteOrder, (uid, group): (u32, Gid)) {
     let is_roots = |dir: &OwnedFd| fstat(dir.as_fd()).is_ok_and(|stat| stat.st_uid == 0);
     let made = mkdirat(dir, order.cluster.as_str(), Mode::from_bits_truncate(0o755)).is_ok();
@@ -209,7 +212,8 @@ fn made_as_root(dir: BorrowedFd<'_>, order: &WriteOrder, (uid, group): (u32, Gid
         Err(Errno::EEXIST) => false,
         Err(_) => return,
     };
-    // The prolog may exit between mkdir and chown. An empty directory of root is such a leftover: change its owner now.
+    // The prolog may exit between mkdir and chown. An empty directory of root is such a leftover: change its
+    // owner now.
     let is_ours =
         |made: &OwnedFd| is_roots(made) && (fresh || all_names(made, 3).is_ok_and(|all| all.is_empty()));
     let given = below(cluster.as_fd(), &job).and_then(|made| match is_ours(&made) {
@@ -226,11 +230,11 @@ fn cluster_mode(order: &WriteOrder) -> Mode {
 }
 
 fn file_mode(order: &WriteOrder) -> Mode {
-    // The directories keep others out; the file itself must be readable across owner and controller.
+    // The directories restrict access; the file itself must be readable by owner and controller.
     Mode::from_bits_truncate(if order.owner.is_some() { 0o644 } else { 0o600 })
 }
 
-/// Who besides the owner may come in: SlurmUser's group, or the job's own.
+/// Group with access besides the owner: SlurmUser's, or the job's own.
 fn reader_group(order: &WriteOrder) -> Option<Gid> {
     let (_, gid) = order.owner?;
     if order.account {
@@ -239,8 +243,8 @@ fn reader_group(order: &WriteOrder) -> Option<Gid> {
     Group::from_name(order.group.as_deref()?).ok().flatten().map(|group| group.gid)
 }
 
-/// Supplementary groups are the user's own; the main one is the reader group, so that what is made here
-/// belongs to it even on a server that looks supplementary groups up by itself.
+/// Keeps the user's supplementary groups; the reader group becomes the primary one, so that new files belong to
+/// it even on a server that resolves supplementary groups itself.
 fn drop_root(uid: u32, gid: u32, reader: Option<Gid>) -> Result<(), String> {
     let own = Gid::from_raw(gid);
     let name =
@@ -253,7 +257,7 @@ fn drop_root(uid: u32, gid: u32, reader: Option<Gid>) -> Result<(), String> {
     become_user(uid, reader.unwrap_or(own).as_raw(), &groups).map_err(|why| why.to_string())
 }
 
-/// A directory that several users share must not let one replace what another made.
+/// Refuses a directory shared by several users in which one can replace entries of another.
 fn checked(dir: &OwnedFd, name: &Path) -> Result<(), String> {
     let stat = fstat(dir.as_fd()).map_err(|why| format!("{}: {}", name.display(), text(why)))?;
     if open_to_all(&stat) {
@@ -266,8 +270,8 @@ fn checked(dir: &OwnedFd, name: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Who owns the cluster's directory can put any other in the place of a job's, whatever its mode: it must be
-/// root's, or whoever's the one above it is, or nobody's, who is root on a file server that squashes it.
+/// The owner of the cluster's directory can replace job directories regardless of their mode. It must therefore
+/// be root, the owner of the parent directory, or nobody, which is root on a file server that squashes it.
 fn not_a_users(above: &OwnedFd, cluster: &OwnedFd, order: &WriteOrder) -> Result<(), String> {
     let uid = |dir: &OwnedFd| fstat(dir.as_fd()).map(|stat| stat.st_uid).map_err(text);
     let owner = uid(cluster)?;
@@ -282,7 +286,7 @@ fn not_a_users(above: &OwnedFd, cluster: &OwnedFd, order: &WriteOrder) -> Result
     ))
 }
 
-/// A directory of the job's own.
+/// Opens or creates a directory of the job.
 fn own_dir(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -303,7 +307,7 @@ fn own_dir(
         return Err(format!("{name}: refused: it belongs to uid {}, not to {owner}", stat.st_uid));
     }
     if stat.st_uid == us {
-        // A parent's setgid bit may have given it another group, which is not meant to read.
+        // A setgid bit of the parent may have set another group, which must not get read access.
         let shared = reader.is_some_and(|reader| reader.as_raw() == stat.st_gid);
         let want = match (shared, order.account) {
             (true, false) => Mode::S_IRWXU | Mode::S_IRWXG,
@@ -317,7 +321,7 @@ fn own_dir(
     Ok(dir)
 }
 
-/// Of a job that was over in a moment the controller may know before any of its nodes has made the directory.
+/// For a very short job the controller may be ahead of the first node that creates the directory.
 fn comes(mut find: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     const AGAIN: Duration = Duration::from_millis(100);
     const TIMES: u32 = 20;
@@ -339,7 +343,7 @@ mod tests {
     use crate::testing::{job, lost_gpu, part};
 
     #[test]
-    fn a_job_cannot_make_its_nodes_part_so_large_that_it_is_lost() {
+    fn oversized_data_of_a_job_does_not_displace_the_node_report() {
         let mut report = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
         let evidence = report.evidence.clone();
         assert!(!evidence.is_empty());
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_comes_late_is_waited_for_and_nothing_else() {
+    fn only_a_missing_directory_is_waited_for() {
         let place = tempfile::tempdir().unwrap();
         let parent = File::open(place.path()).unwrap();
         let mut tries = 0;

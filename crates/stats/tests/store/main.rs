@@ -1,6 +1,6 @@
 //! The report store with real identities: another user, SlurmUser, links, pipes and squatters.
 //!
-//! Needs root for everything that is about identities; without it those cases are skipped by name.
+//! Cases about identities need root; without it they are skipped by name.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test with a main of its own")]
 
@@ -28,7 +28,7 @@ pub(crate) const OTHER: u32 = 12_002;
 
 pub(crate) const SLURM_USER: u32 = 12_003;
 
-/// A group that every Debian has, in the place of SlurmUser's.
+/// A group that every Debian has, in place of SlurmUser's.
 pub(crate) const GROUP: (&str, u32) = ("daemon", 1);
 
 pub(crate) const JOB: u32 = 48_213;
@@ -134,7 +134,7 @@ pub(crate) fn decision() -> Decision {
     }
 }
 
-/// As Slurm shows the job at its end.
+/// The end of the job as Slurm shows it.
 pub(crate) fn ended(state: &str) -> SlurmEnd {
     SlurmEnd {
         schema: 1,
@@ -146,7 +146,7 @@ pub(crate) fn ended(state: &str) -> SlurmEnd {
     }
 }
 
-/// Does a test's own task as another user; `what` and `path` say which.
+/// Runs a task of a test as another user; `what` and `path` select it.
 pub(crate) fn as_user(uid: u32, gid: u32, what: &str, path: &Path) -> Result<String, String> {
     let input = format!("{uid} {gid} {what} {}", path.display());
     match run("test-as-user", input.as_bytes(), Duration::from_secs(30)) {
@@ -212,7 +212,7 @@ pub(crate) fn squashed_root(config: &ReportConfig, part: Option<&NodeReport>) ->
     String::from_utf8(said.stdout).unwrap()
 }
 
-/// First argument of this program as [`squashed_root`] calls it.
+/// First argument of this program in calls of [`squashed_root`].
 const SQUASHED: &str = "store-squashed";
 
 fn squashed_program(file: &str) -> ExitCode {
@@ -256,7 +256,7 @@ fn main() -> ExitCode {
     {
         return squashed_program(file);
     }
-    // One after the other: what they change is the whole process's.
+    // One at a time, because the tests change state of the whole process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     let needs_root = !nix::unistd::geteuid().is_root();
     let trial = |(name, case): &(&str, fn(&Place))| {

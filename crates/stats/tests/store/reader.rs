@@ -1,4 +1,4 @@
-//! What readers find, and what they leave unread.
+//! Which files readers find, and which they refuse.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -23,7 +23,7 @@ pub(crate) fn heterogeneous(place: &Place) {
     for (node, id, uid) in [("n1", JOB, OWNER), ("n1", JOB + 1, OWNER), ("n2", JOB + 2, OWNER)] {
         assert!(store(&place.config, &component(node, id, uid)).shared);
     }
-    // A job of somebody else's that says it belongs to this one.
+    // A job of another user that claims to belong to this one.
     assert!(store(&place.config, &component("n3", JOB + 3, OTHER)).shared);
     for asked in [JOB, JOB + 2] {
         let report = load(&place.config, &[], Some("alpha"), asked, Some(OWNER), None, &|_| None);
@@ -31,7 +31,7 @@ pub(crate) fn heterogeneous(place: &Place) {
         assert_eq!(report.attempts[0].nodes.len(), 3);
         assert_eq!(report.attempts[0].nodelist, "n1,n2");
     }
-    // Root asks about the other one: nothing of this job is shown as theirs.
+    // If root queries the other job, nothing of this job is shown in it.
     let report = load(&place.config, &[], Some("alpha"), JOB + 3, None, None, &|_| None);
     assert_eq!(report.uid, Some(OTHER));
     assert!(report.attempts[0].nodes.iter().all(|node| node.job.uid == OTHER));
@@ -43,7 +43,7 @@ pub(crate) fn controller(place: &Place) {
     fs::write(&config_file, serde_json::to_string(&config).unwrap()).unwrap();
     fs::set_permissions(&config_file, fs::Permissions::from_mode(0o644)).unwrap();
 
-    // Before an epilog has come there is nothing to add to; SlurmUser must not make a user's directory.
+    // Before the first epilog there is no directory to add to; SlurmUser must not create one for a user.
     let early = as_user(SLURM_USER, GROUP.1, "decide", &config_file).unwrap();
     assert!(early.starts_with("shared false"), "{early}");
     assert!(!place.job_dir().exists());
@@ -70,12 +70,12 @@ pub(crate) fn ends(place: &Place) {
     fs::set_permissions(&config_file, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(store(&config, &report("n1")).shared);
 
-    // The other job has no report; SlurmUser makes no user's directory.
+    // The other job has no report; SlurmUser does not create a directory for a user.
     let said = as_user(SLURM_USER, GROUP.1, "end", &config_file).unwrap();
     assert_eq!(said, "[Written, NoReport]");
     assert_eq!(place.load().slurm, Some(ended("COMPLETED").slurm));
     assert_eq!(place.load().ended.kind, EndKind::Completed);
-    // What Slurm still shows comes first.
+    // The state that Slurm still shows takes precedence.
     let shown = SlurmView { state: "TIMEOUT".to_owned(), ..SlurmView::default() };
     let seen = load(&config, &[], Some("alpha"), JOB, Some(OWNER), Some(shown), &|_| None);
     assert_eq!(seen.ended.kind, EndKind::Timeout);
@@ -86,7 +86,7 @@ pub(crate) fn ends(place: &Place) {
     }
     assert!(find(Some(OTHER), None).is_empty() && find(None, Some((JOB + 1, u32::MAX))).is_empty());
 
-    // The owner can change it, as everything in their report; a file that is about another job is refused.
+    // The owner can change it, like everything in the report; a file about another job is refused.
     let file = place.job_dir().join("0/slurm-end.json");
     for forged in [SlurmEnd { job: JOB + 1, ..ended("FAILED") }, ended("RUNNING")] {
         fs::write(&file, serde_json::to_string(&forged).unwrap()).unwrap();
@@ -99,11 +99,11 @@ pub(crate) fn ends(place: &Place) {
     assert_eq!(as_user(SLURM_USER, GROUP.1, "end", &config_file).unwrap(), "[Written, NoReport]");
     assert_eq!(find(None, None), [ended("COMPLETED")]);
 
-    // As root, for two users at once, each in its own name.
+    // As root, for two users at once, each with its own identity.
     let ends = [(ended("FAILED"), OWNER, OWNER), (SlurmEnd { attempt: 1, ..ended("FAILED") }, OWNER, OWNER)];
     assert_eq!(store_ends(&config, &ends, MINUTE), [Placed::Written, Placed::NoReport]);
     assert_eq!(fs::metadata(&file).unwrap().uid(), OWNER);
-    // The owner may have written that: it counts for the owner alone.
+    // The owner may have written this file, so only the owner gets it.
     assert_eq!((find(Some(OWNER), None), find(None, None)), (vec![ended("FAILED")], vec![]));
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn pages(place: &Place) {
         part.faults = vec!["x".repeat(1 << 20)];
         assert!(store(&place.config, &part).shared);
     }
-    // A pipe that nobody writes to, where samples would be.
+    // A pipe without a writer in place of samples.
     nix::unistd::mkfifo(&place.job_dir().join("0/n1.samples"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let found = place.load();
     let mut names: Vec<_> = found.attempts[0].nodes.iter().map(|node| node.node.clone()).collect();
@@ -150,11 +150,11 @@ pub(crate) fn words(place: &Place) {
     let decided = Decision { nodelist: "n[1-2]".to_owned(), ..decision() };
     assert!(store_decision(&config, &decided, OWNER, OWNER).shared);
     assert_eq!(load_nodelist(&config, &asked(&[]), MINUTE), Ok(Some("n[1-2]".to_owned())));
-    // Another's job.
+    // A job of another user.
     assert!(load_words(&config, &Asked { uid: OTHER, ..asked(&nodes) }, MINUTE).is_err());
 }
 
-/// Files of holes cost their writer nothing: none of them is opened unless it is named after a node, and then it is
+/// Sparse files cost their writer nothing: none is opened unless it is named after a node, and then it is
 /// refused unread.
 pub(crate) fn thousands(place: &Place) {
     let mut part = report("n1");
@@ -181,14 +181,15 @@ pub(crate) fn thousands(place: &Place) {
     assert!(all.problems.iter().any(|problem| problem.contains("it has holes")), "{:?}", all.problems);
 }
 
-/// What this process's children that have ended have read, bytes.
+/// Bytes read by ended children of this process.
 fn read_by_children() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
     line.parse().unwrap()
 }
 
-/// Full files, beyond what a job of so few nodes may have read: the nodes before them are told, the others are named.
+/// Full files, more than a job of so few nodes may have read: earlier nodes are returned, later ones are named
+/// as unknown.
 pub(crate) fn too_much(place: &Place) {
     let nodes: Vec<String> = (0..64).map(|node| format!("n{node:02}")).collect();
     let mut part = report("n00");
@@ -207,18 +208,18 @@ pub(crate) fn too_much(place: &Place) {
     let clause = told.could_not_tell().unwrap();
     assert!(clause.starts_with("could not tell what n01, n02"), "{clause}");
     assert!(clause.contains(" and 55 more reported"), "{clause}");
-    // A person's reader stops, too, and says so.
+    // An interactive reader also stops, and reports it.
     let query = Query { cluster: Some("alpha"), job: JOB, known: Some((0, &nodes)), ..Query::default() };
     let parts = load_parts(&[&place.shared()], &query, 8 << 20, MINUTE);
     assert_eq!(parts.nodes.len(), 1);
     let problems = parts.problems.join("\n");
     assert!(problems.contains("could not tell: the parts are larger than allowed together"), "{problems}");
-    // No time at all: everything is untold, nothing is absent.
+    // Without time all nodes are unknown, none absent.
     let told = load_words(&place.config, &asked(&nodes), Duration::ZERO).unwrap();
     assert_eq!((told.nodes.len(), told.untold_count), (0, 64), "{told:?}");
 }
 
-/// A part that would take a hundred times its size in memory.
+/// A report that would need a hundred times its size in memory.
 pub(crate) fn blown_up(place: &Place) {
     let mut part = report("n1");
     part.end = Some(1_800_000_100_000);

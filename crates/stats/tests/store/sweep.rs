@@ -1,4 +1,4 @@
-//! What is removed, and by which user.
+//! Which files are removed, and as which user.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -37,7 +37,7 @@ pub(crate) fn only_ours_is_swept(place: &Place) {
     for name in ["n1.samples", "n2.samples", "notes.txt", ".n3.json.17"] {
         fs::write(attempt.join(name), "").unwrap();
     }
-    // A number of one's own, in a directory of one's own.
+    // A user's own number in a directory of the user.
     let own = place.shared().join("mine");
     as_user(OTHER, OTHER, "mkdir", &own).unwrap();
     fs::create_dir_all(own.join("2024/0")).unwrap();
@@ -61,7 +61,7 @@ pub(crate) fn only_ours_is_swept(place: &Place) {
     assert_eq!(swept_at(&place.shared(), DEFAULT, now() + 200 * DAY).removed, 1);
 }
 
-/// Where root is nobody, only the owner may look into a job's directory.
+/// If root is squashed, only the owner has access to a job's directory.
 pub(crate) fn swept_by_owners(place: &Place) {
     let cluster = place.shared().join("alpha");
     fs::create_dir(&cluster).unwrap();

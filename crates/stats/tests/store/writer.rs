@@ -1,4 +1,4 @@
-//! What the writer makes, and what it refuses.
+//! Which files the writer creates, and what it refuses.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -18,7 +18,7 @@ pub(crate) fn begun(place: &Place) {
     assert_eq!((made.uid(), made.nlink()), (OWNER, 1));
     let whole = NodeReport { end: Some(1_800_000_100_000), ..report("n1") };
     assert!(store(&place.config, &whole).shared);
-    // One that comes late, from a file server that hung.
+    // A late one, from a file server that hung.
     store_start(&place.config, &report("n1")).unwrap_err();
     let report = place.load();
     assert_eq!(report.attempts[0].nodes[0].end, whole.end);
@@ -32,7 +32,7 @@ pub(crate) fn half_made(place: &Place) {
     fs::set_permissions(&cluster, fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(place.job_dir()).unwrap();
     fs::set_permissions(place.job_dir(), fs::Permissions::from_mode(0o700)).unwrap();
-    // What root keeps there is not given away: an old job of its own, say.
+    // A directory of root, for example an old job of root, does not change its owner.
     let old = place.job_dir().join("7");
     fs::create_dir(&old).unwrap();
     assert!(!store(&place.config, &report("n1")).shared);
@@ -60,7 +60,7 @@ pub(crate) fn stored_and_found(place: &Place) {
     let found = place.load();
     assert_eq!(found.attempts[0].nodes, [report("n1"), report("n2")]);
     assert!(found.problems.is_empty(), "{:?}", found.problems);
-    // A later part of the same node replaces the earlier one.
+    // A later report of the same node replaces the earlier one.
     let mut later = report("n1");
     later.end = Some(1_800_000_050_000);
     assert!(store(&place.config, &later).shared);
@@ -107,7 +107,7 @@ pub(crate) fn squatted_cluster(place: &Place) {
     assert!(stored.path.unwrap().starts_with(&place.config.local_dir));
 }
 
-/// What a site makes by hand, or root where it is nobody.
+/// A report directory created manually by a site, or by root if root is squashed.
 pub(crate) fn squashed(place: &Place) {
     for owner in [0, 65_534] {
         let cluster = place.shared().join("alpha");
@@ -122,12 +122,12 @@ pub(crate) fn squashed(place: &Place) {
     }
 }
 
-/// Stores as a root that may do no more than any other user, which is what a file server that squashes root makes of it.
+/// Stores as a root without privileges, as on a file server that squashes root.
 fn store_squashed(config: &ReportConfig, part: &NodeReport) -> String {
     squashed_root(config, Some(part))
 }
 
-/// Removes what is 90 days old, 200 days from now, as such a root.
+/// Removes reports older than 90 days, 200 days from now, as such a root.
 fn sweep_squashed(config: &ReportConfig) -> String {
     squashed_root(config, None)
 }
@@ -138,7 +138,7 @@ pub(crate) fn accounts_directory(place: &Place) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     let config = ReportConfig { controller_group: GROUP.0.to_owned(), ..place.config.clone() };
-    // As it was: open to all, and another user is where this job and the next will be.
+    // As before: world-writable, and another user occupies the names of this job and the next.
     let cluster = place.shared().join("alpha");
     fs::create_dir(&cluster).unwrap();
     given(&cluster, 0o1777);
@@ -147,7 +147,7 @@ pub(crate) fn accounts_directory(place: &Place) {
     }
     let said = store_squashed(&config, &report("n1"));
     assert!(said.starts_with("shared false"), "{said}");
-    // The site gives report directory and cluster's directory to SlurmUser.
+    // The site gives report directory and cluster directory to SlurmUser.
     given(&place.shared(), 0o755);
     let said = store_squashed(&config, &report("n1"));
     assert_eq!(said, "shared true []");
@@ -157,13 +157,13 @@ pub(crate) fn accounts_directory(place: &Place) {
     assert_eq!(fs::read_dir(cluster.join(".new")).unwrap().count(), 0);
     let meta = fs::metadata(place.job_dir()).unwrap();
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (OWNER, GROUP.1, 0o770));
-    // The other nodes of the job find it.
+    // The other nodes of the job use the same directory.
     assert_eq!(store_squashed(&config, &report("n2")), "shared true []");
     assert_eq!(
         load(&config, &[], Some("alpha"), JOB, Some(OWNER), None, &|_| None).attempts[0].nodes.len(),
         2
     );
-    // What was in the way is its owner's still.
+    // Entries that were moved aside still belong to their owner.
     let aside = |name: &str| name.starts_with(&format!("{JOB}.foreign."));
     let names: Vec<String> = fs::read_dir(&cluster)
         .unwrap()
@@ -175,10 +175,11 @@ pub(crate) fn accounts_directory(place: &Place) {
         assert_eq!(made.is_ok(), squat == ".new/x", "{squat}: {made:?}");
     }
     assert!(as_user(OTHER, OTHER, "list", &cluster.join(".new")).is_err(), "names there are not to be seen");
-    // The owners may not remove their directories, SlurmUser may: this job's, and the one that another user occupied.
+    // Owners may not remove their directories, SlurmUser may: that of this job, and the one that another user
+    // occupied.
     assert_eq!(sweep_squashed(&config), "removed 2 kept 0 []");
     assert!(!place.job_dir().exists());
-    // From nothing, with the job's group as reader, and without a group of SlurmUser's.
+    // From scratch, with the job's group as reader, and without a group of SlurmUser.
     fs::remove_dir_all(&cluster).unwrap();
     let account = ReportConfig { access: ReportAccess::Account, ..config.clone() };
     let bare = ReportConfig { controller_group: "no-such-group".to_owned(), ..config.clone() };
@@ -241,7 +242,7 @@ pub(crate) fn planted(place: &Place) {
     assert!(!stored.shared, "{stored:?}");
     assert!(!Path::new("/etc/n1.json").exists());
 
-    // The job's directory itself as a link to one that the owner could write to.
+    // The job's directory is a link to one that the owner can write to.
     fs::rename(place.job_dir(), place.shared().join("alpha/elsewhere")).unwrap();
     symlink("elsewhere", place.job_dir()).unwrap();
     assert!(!store(&place.config, &report("n1")).shared);
