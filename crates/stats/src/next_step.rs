@@ -1,4 +1,4 @@
-//! What the owner of a job does next: one list for every format of the report.
+//! Next steps for the owner of a job, the same list in every format of the report.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ use crate::why::memory::shortage;
 use crate::why::{refused, way_out};
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
-/// The steps, the most useful first; empty where there is nothing to do. `job` is the number of the job, or what stands for it.
+/// The steps, the most useful first; empty if there is nothing to do. `job` is the job id or its placeholder.
 pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
     let mut steps: Vec<String> = of_the_end(report, job).into_iter().collect();
     let diagnoses = telling(report).map_or(&[][..], |(_, analysis)| &analysis.diagnoses);
@@ -36,7 +36,7 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
     unique
 }
 
-/// What the job asked for: Slurm's record, else the newest decision of the controller.
+/// The job's request, from Slurm's record, else from the newest decision of the controller.
 pub(crate) fn request(report: &JobReport) -> JobRequest {
     let of_slurm = report.slurm.iter().map(|view| &view.request);
     let decided = report.attempts.iter().rev().filter_map(|attempt| attempt.decision.as_ref());
@@ -49,7 +49,7 @@ pub(crate) fn request(report: &JobReport) -> JobRequest {
     request
 }
 
-/// The log by its path, else the way to it.
+/// Path of the log, else how to find it.
 fn log(report: &JobReport, job: &dyn Display) -> String {
     match &report.log {
         Some(path) => path.clone(),
@@ -60,7 +60,7 @@ fn log(report: &JobReport, job: &dyn Display) -> String {
     }
 }
 
-/// What follows from how the last attempt ended.
+/// Step that follows from how the last attempt ended.
 fn of_the_end(report: &JobReport, job: &dyn Display) -> Option<String> {
     let last = report.attempts.last()?;
     Some(match report.ended.kind {
@@ -101,7 +101,7 @@ fn of_the_end(report: &JobReport, job: &dyn Display) -> Option<String> {
     })
 }
 
-/// It is in the queue again, or Slurm or railgate puts it there.
+/// Whether the job is requeued, or will be by Slurm or railgate.
 fn comes_back(attempt: &Attempt) -> bool {
     let back = [DecisionKind::Requeued, DecisionKind::RequeuedBySlurm, DecisionKind::Moved];
     attempt.decision.as_ref().is_some_and(|decision| back.contains(&decision.what))
@@ -109,7 +109,7 @@ fn comes_back(attempt: &Attempt) -> bool {
 
 fn more_memory(report: &JobReport, job: &dyn Display, last: &Attempt) -> String {
     let asked = request(report).memory;
-    // The job may have used no more than it asked for.
+    // The job may have used no more than it requested.
     if shortage(last).is_some_and(|shortage| shortage.limit == Some(OomLimit::Node)) {
         let asked = asked.map(|memory| format!(" (this run asked for {memory})")).unwrap_or_default();
         return format!(
@@ -128,13 +128,13 @@ fn more_memory(report: &JobReport, job: &dyn Display, last: &Attempt) -> String 
     }
 }
 
-/// After a fault of a node.
+/// Advice after a fault of a node.
 fn again(attempt: &Attempt) -> String {
     const MOST: usize = 4;
     let mut nodes: Vec<&str> = attempt.ended.proof.iter().map(|proof| proof.node.as_str()).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    // A drained node takes no jobs, so only the others need to be avoided.
+    // A drained node takes no jobs, so only the other nodes need to be avoided.
     let drained = |name: &str| {
         let did = attempt
             .nodes
@@ -157,7 +157,7 @@ fn again(attempt: &Attempt) -> String {
     format!("submit it again{exclude}{asks}")
 }
 
-/// After an end that only the job's own output explains.
+/// Advice after an end that only the job's output explains.
 fn of_the_exit(report: &JobReport, job: &dyn Display, attempt: &Attempt) -> Option<String> {
     let log = log(report, job);
     let exit = attempt.exit()?;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_end_has_a_next_step() {
+    fn every_failure_has_a_next_step() {
         for (status, state, wants) in [
             (256, "FAILED", "read the last lines of /home/ann/my run.err: they hold the error message"),
             (127 << 8, "FAILED", "the command that was not found"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_alone_is_no_reason_to_raise_a_limit() {
+    fn exit_code_alone_does_not_suggest_a_higher_limit() {
         for code in [1, 2, 3, 42, 127, 134, 139] {
             let steps = ended(code << 8, "FAILED").next_steps.join(" | ");
             assert!(!steps.contains("--mem") && !steps.contains("--time"), "{code}: {steps}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_has_the_same_steps_and_the_log() {
+    fn every_format_has_the_same_steps_and_log() {
         let report = ended(256, "FAILED");
         let step = "read the last lines of /home/ann/my run.err: they hold the error message";
         assert_eq!(report.next_steps[0], step);
@@ -260,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_nobody_recorded_is_described() {
+    fn unrecorded_log_is_described() {
         let first = |view: Option<SlurmView>| merged(nodes(256), vec![], view).next_steps.remove(0);
         assert!(first(None).contains("slurm-48213.out unless --output names another"), "{}", first(None));
         assert!(first(slurm("FAILED")).contains("`scontrol show job 48213`: StdErr"));
-        // Slurm has forgotten the job; the controller has not.
+        // Slurm no longer has the job; the controller's decision does.
         let mut decided = decision(0, DecisionKind::Left, 256);
         (decided.request, decided.nodes) = (asked(), vec![]);
         let report = merged(nodes(256), vec![decided], None);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_by_cpu_and_by_the_kernels_line() {
+    fn memory_per_cpu_and_kernel_records_select_the_advice() {
         let mut killed = nodes(137 << 8);
         killed[0].kernel.lines.push(KernelLine {
             seq: 9,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_fault_the_option_is_named_only_where_it_was_not_given() {
+    fn requeue_option_is_suggested_only_if_it_was_not_set() {
         let broken =
             || vec![part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256), nodes(256).remove(1)];
         let left = |consent: &str, state: &str| {

@@ -5,13 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Application, Applied, Communication, GpuUse, PortUse, Tasks, Transport, Usage, Window};
 
-/// The schema that this build writes. A reader accepts this and every earlier one; fields are added,
-/// never renamed.
+/// Schema that this build writes. Readers accept it and all earlier ones; fields are added, never renamed.
 pub const REPORT_SCHEMA: u32 = 1;
 
-/// What one node has to say about one attempt of a job: `<attempt>/<node>.json`.
+/// Report of one node about one attempt of a job: `<attempt>/<node>.json`.
 ///
-/// The prolog writes one when it refuses the job, the epilog writes one always; a later one replaces an
+/// The prolog writes one if it refuses the job, the epilog always writes one; a later report replaces an
 /// earlier one of the same node and attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
@@ -23,88 +22,88 @@ pub struct NodeReport {
     pub cluster: String,
     /// Slurm's name of the node.
     pub node: String,
-    /// The job as this node saw it; `nodelist` is unexpanded.
+    /// The job as seen on this node; `nodelist` is unexpanded.
     pub job: Job,
-    /// `SLURM_JOB_RESTART_COUNT` as the prolog saw it.
+    /// `SLURM_JOB_RESTART_COUNT` in the prolog.
     pub attempt: u32,
-    /// `<attempt>-<start, seconds>`; empty where the prolog left no run directory.
+    /// `<attempt>-<start, seconds>`; empty if the prolog left no run directory.
     #[serde(default)]
     pub run: String,
-    /// The boot in which the run ended.
+    /// Boot id at the end of the run.
     #[serde(default)]
     pub boot_id: String,
-    /// When the prolog began.
+    /// Start of the prolog.
     pub start: UnixMillis,
-    /// When the epilog began; `None` in a report of the prolog.
+    /// Start of the epilog; `None` in a report of the prolog.
     #[serde(default)]
     pub end: Option<UnixMillis>,
-    /// The run went on when this was written: what stands here was known then. `None` in a part that nothing follows.
+    /// Time of a partial report, written while the run continued. `None` in a final report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_of: Option<UnixMillis>,
     /// `--railgate-*`, after policy.
     #[serde(default)]
     pub options: Options,
-    /// What the gate said before the job.
+    /// Check run of the prolog.
     #[serde(default)]
     pub prolog: Option<Look>,
-    /// What the gate said after it.
+    /// Check run of the epilog.
     #[serde(default)]
     pub epilog: Option<Look>,
-    /// How the node is wired.
+    /// Rails of the node and their distance to GPUs.
     #[serde(default)]
     pub rail_map: Option<RailMap>,
-    /// What railgate offered to the tasks on this node.
+    /// Settings that railgate offered to tasks on this node.
     #[serde(default)]
     pub settings: Vec<Setting>,
-    /// What the tasks really had, one entry per step. Written by the job's own processes: a hint.
+    /// Environment of tasks, one entry per step. Written by the job's own processes, so it is only a hint.
     #[serde(default)]
     pub steps: Vec<StepEnv>,
-    /// What the job's processes had, read from them by the sampler; `None` where it did not run.
+    /// Environment of the job's processes, read by the sampler; `None` if it did not run.
     #[serde(default)]
     pub tasks: Option<Tasks>,
-    /// The environment that railgate meant and the one that the processes had, variable by variable.
+    /// Comparison of railgate's settings with the environment of the processes, per variable.
     #[serde(default)]
     pub applied: Vec<Applied>,
-    /// Over what NCCL's data went; `None` where there was nothing to choose.
+    /// Transport of NCCL; `None` if there was no choice.
     #[serde(default)]
     pub transport: Option<Transport>,
-    /// What the job got out of the node's hardware; `None` where no sampler ran.
+    /// Use of the node's hardware; `None` if no sampler ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What NCCL's profiler plugin counted; `None` where it ran in no process.
+    /// Counts of NCCL's profiler plugin; `None` if no process loaded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication: Option<Communication>,
-    /// What the program said of itself; `None` where it said nothing.
+    /// Report of the program; `None` if it wrote none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Application>,
-    /// Between which two check runs the counters were compared.
+    /// The two check runs between which counters are compared.
     #[serde(default)]
     pub window: Option<Window>,
-    /// The node's GPUs, those of the job marked.
+    /// The node's GPUs; those of the job are marked.
     #[serde(default)]
     pub gpus: Vec<GpuUse>,
     /// The node's RDMA ports.
     #[serde(default)]
     pub ports: Vec<PortUse>,
-    /// What the kernel said during the run.
+    /// Kernel messages during the run.
     #[serde(default)]
     pub kernel: KernelEvents,
     /// Findings that may have ended the job, for the controller.
     #[serde(default)]
     pub evidence: Vec<EvidenceItem>,
-    /// How the job ended, as this node's epilog received it.
+    /// Exit status of the job, as this node's epilog received it.
     #[serde(default)]
     pub exit: Option<Exit>,
-    /// What railgate did on the node, or would have done.
+    /// Acts of railgate on the node, including those that were suppressed.
     #[serde(default)]
     pub acts: Vec<Act>,
-    /// railgate's own faults, one line each.
+    /// Internal errors of railgate, one line each.
     #[serde(default)]
     pub faults: Vec<String>,
 }
 
 impl NodeReport {
-    /// A report that knows who it is about and nothing else.
+    /// A report with the identity of node and job, and no other content.
     pub fn new(
         cluster: impl Into<String>,
         node: impl Into<String>,
@@ -147,13 +146,13 @@ impl NodeReport {
         }
     }
 
-    /// The prolog refused the job on this node.
+    /// Whether the prolog refused the job on this node.
     pub fn refused(&self) -> bool {
         self.acts.iter().any(|act| act.what == ActKind::Refused)
     }
 }
 
-/// What the user asked for, bounded by the site's policy.
+/// Options of the user, limited by the site's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
@@ -168,20 +167,20 @@ pub struct Options {
 /// One check run of the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
-    /// When the snapshot was taken.
+    /// Time of the snapshot.
     pub taken: UnixMillis,
-    /// How long check run and judgement took, milliseconds.
+    /// Duration of check run and judgement, milliseconds.
     #[serde(default)]
     pub took_ms: Option<f64>,
-    /// The answer.
+    /// Verdict of the gate.
     pub verdict: Verdict,
-    /// Parts that gave nothing.
+    /// Parts of the node without data.
     #[serde(default)]
     pub missing: Vec<MissingPart>,
 }
 
 impl Look {
-    /// A snapshot and what the gate said of it.
+    /// Combines a snapshot with the gate's verdict on it.
     pub fn new(snapshot: &Snapshot, verdict: Verdict, took_ms: f64) -> Self {
         fn missing<T>(part: PartName, outcome: &Part<T>) -> Option<MissingPart> {
             let asked = !matches!(outcome, Part::Skipped);
@@ -206,18 +205,18 @@ impl Look {
 /// A part of a snapshot without data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingPart {
-    /// Which.
+    /// Name of the part.
     pub part: PartName,
-    /// Why, as [`railgate_model::Part::missing`] puts it.
+    /// Reason, from [`railgate_model::Part::missing`].
     pub why: String,
 }
 
-/// The variables of one step, as its tasks on this node found or left them.
+/// Variables of one step, as its tasks on this node received or kept them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepEnv {
     /// `batch`, `extern`, `interactive` or the step's number.
     pub step: String,
-    /// The variables that railgate knows about.
+    /// Variables that railgate knows.
     pub settings: Vec<StepSetting>,
 }
 
@@ -226,62 +225,62 @@ pub struct StepEnv {
 pub struct StepSetting {
     /// `NCCL_IB_HCA`
     pub name: String,
-    /// What the task started with.
+    /// Value at the start of the task.
     pub value: String,
-    /// Whose value that is.
+    /// Origin of the value.
     pub from: SetBy,
-    /// The value that did not win: railgate's where the user's stayed, the user's where the site forces.
+    /// The value that was not used: railgate's if the user's was kept, the user's if the site forces its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead_of: Option<String>,
 }
 
-/// Whose value a task started with.
+/// Origin of a value at the start of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetBy {
-    /// The user's own, left alone.
+    /// Set by the user, and kept.
     User,
-    /// railgate's, where the user had none.
+    /// Set by railgate; the user had set none.
     Railgate,
-    /// railgate's over the user's, because the site says `force`.
+    /// Set by railgate in place of the user's, because the site configures `force`.
     Forced,
-    /// A container image's.
+    /// Set by a container image.
     Image,
 }
 
-/// What the kernel log held between the check runs.
+/// Records of the kernel log between the check runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KernelEvents {
-    /// Xids, in time order, of every GPU of the node.
+    /// Xids of every GPU of the node, in time order.
     pub xids: Vec<XidEvent>,
-    /// Other records that matter, in order, at most [`crate::StatsConfig::max_kernel_events`].
+    /// Other relevant records in order, at most [`crate::StatsConfig::max_kernel_events`].
     pub lines: Vec<KernelLine>,
-    /// How many more there were.
+    /// Number of records omitted above that limit.
     pub more: usize,
-    /// Records were overwritten before they were read.
+    /// Records were overwritten in the kernel's buffer before they were read.
     pub overrun: bool,
-    /// Why the log was not read, if it was not.
+    /// Why the log could not be read, if so.
     pub unread: Option<String>,
 }
 
 /// A finding that may have ended the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvidenceItem {
-    /// What was found.
+    /// The finding.
     pub finding: Finding,
-    /// When it happened; `None` where only the two check runs bound it.
+    /// Time of the fault; `None` if it is only known to be between the two check runs.
     #[serde(default)]
     pub time: Option<UnixMillis>,
-    /// PCI address of the GPU, or `mlx5_2:1`; empty for the whole node.
+    /// PCI address of the GPU, or `mlx5_2:1`; empty for the node as a whole.
     #[serde(default)]
     pub device: String,
-    /// The job held that device; `None` where that cannot be told.
+    /// Whether the job held that device; `None` if not known.
     #[serde(default)]
     pub own: Option<bool>,
 }
 
-/// How the job ended, from the epilog's environment.
+/// Exit status of the job, from the epilog's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// `SLURM_JOB_EXIT_CODE`, a raw wait status. 0 also for cancelled and timed-out jobs.
@@ -297,20 +296,20 @@ impl Exit {
         (self.status >> 8) & 0xff
     }
 
-    /// Signal, 0 for none. Slurm's own 253 (out of memory) arrives here as 125.
+    /// Signal, 0 for none. Slurm's own 253 (out of memory) appears as 125.
     pub fn signal(self) -> i32 {
         self.status & 0x7f
     }
 }
 
-/// Something that railgate did on a node, or had reason to do and did not.
+/// An act of railgate on a node, or one that it had reason for and did not do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// What.
+    /// Kind of act.
     pub what: ActKind,
-    /// When.
+    /// Time of the act.
     pub time: UnixMillis,
-    /// `prolog`, `epilog`, `periodic`.
+    /// Program: `prolog`, `epilog`, `periodic`.
     pub by: String,
     /// The drain reason, the message, or why nothing was done.
     pub detail: String,
@@ -320,20 +319,21 @@ pub struct Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActKind {
-    /// The node was drained, with `detail` as the reason.
+    /// The node was drained; `detail` is the reason.
     Drained,
-    /// It would have been: report mode, pause, the flag file; `detail` says which and with what reason.
+    /// The drain was suppressed by report mode, pause or the flag file; `detail` names which, and the reason of
+    /// the drain.
     WouldDrain,
-    /// The breaker forbade it, or took it back.
+    /// The breaker prevented the drain, or undid it.
     Breaker,
-    /// Someone else holds the node; their reason stands, `detail` quotes it.
+    /// The node was already drained by another owner, whose reason is kept; `detail` quotes it.
     ForeignReason,
-    /// slurmctld did not answer; the reason waits for the periodic check.
+    /// slurmctld did not answer; the periodic check will set the drain reason.
     Pending,
-    /// The prolog refused the job here, so that Slurm moves it.
+    /// The prolog refused the job, so that Slurm requeues it.
     Refused,
     /// The job's owner was notified.
     Notified,
-    /// It was tried and failed.
+    /// An act failed.
     Failed,
 }

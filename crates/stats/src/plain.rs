@@ -1,16 +1,16 @@
-//! Numbers and foreign text as they stand in a report.
+//! Formats numbers and untrusted text for a report.
 
 use std::time::Duration;
 
 use railgate_model::{PortState, Reading, UnixMillis, rfc3339};
 use railgate_text::shorten;
 
-/// One line of a report, of what others wrote.
+/// Untrusted text as one printable line.
 pub(crate) fn plain(text: &str) -> String {
     shorten(text, 400)
 }
 
-/// `2026-11-21 01:51:00 UTC`
+/// Date and time, `2026-11-21 01:51:00 UTC`.
 pub(crate) fn stamp(time: UnixMillis) -> String {
     match rfc3339(time) {
         Some(text) => format!("{} {} UTC", &text[..10], &text[11..19]),
@@ -23,7 +23,7 @@ pub(crate) fn clock(time: UnixMillis) -> String {
     rfc3339(time).map_or_else(|| "??:??:??".to_owned(), |text| text[11..23].to_owned())
 }
 
-/// `2 h 03 min`, `14 min 09 s`, `9.4 s`
+/// Duration, `2 h 03 min`, `14 min 09 s`, `9.4 s`.
 pub(crate) fn span(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return "unknown".to_owned();
@@ -42,7 +42,7 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// `1.50 GB`: powers of ten, as network and storage people count.
+/// Size in powers of ten, `1.50 GB`, as is usual for networks and storage.
 pub(crate) fn bytes(count: f64) -> String {
     scaled(count, "B")
 }
@@ -62,18 +62,18 @@ fn scaled(value: f64, unit: &str) -> String {
     format!("{value:.0} {unit}")
 }
 
-/// `1.93 kWh`, `840 kJ`
+/// Energy, `1.93 kWh`, `840 kJ`.
 pub(crate) fn energy(joules: f64) -> String {
     if joules >= 3.6e6 { format!("{:.2} kWh", joules / 3.6e6) } else { format!("{:.1} kJ", joules / 1e3) }
 }
 
-/// Counts become exact floating point numbers up to 2^53; beyond that a rounded one is good enough here.
+/// A count as floating point number: exact up to 2^53, rounded beyond.
 #[expect(clippy::cast_precision_loss, reason = "only shown, with three digits")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// The value, `-` for what the machine does not have, `?` for what could not be told.
+/// The value, `-` if the machine does not have it, `?` if it is unknown.
 pub(crate) fn cell<T>(reading: &Reading<T>, show: impl Fn(&T) -> String) -> String {
     match reading {
         Reading::Known(value) => show(value),
@@ -82,7 +82,7 @@ pub(crate) fn cell<T>(reading: &Reading<T>, show: impl Fn(&T) -> String) -> Stri
     }
 }
 
-/// Breaks text at spaces; a word that is too long stays whole.
+/// Breaks text at spaces; longer words are not split.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -97,7 +97,7 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// `ACTIVE`, as ibstat writes it.
+/// Port state in ibstat's spelling, `ACTIVE`.
 pub(crate) fn port_state(state: &Reading<PortState>) -> String {
     match state {
         Reading::Known(PortState::Active) => "ACTIVE".to_owned(),
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_text_cannot_drive_a_terminal() {
+    fn foreign_text_cannot_control_a_terminal() {
         assert_eq!(plain("a\x1b[31m\r\nb\u{9b}c\u{202e}d\u{200b}e"), "a?[31m??b?c?d?e");
     }
 

@@ -1,8 +1,8 @@
-//! A report that can be shown to others: without identities, texts that others wrote, and rates.
+//! A report that can be shown to others: without identities, foreign text, and rates.
 //!
-//! Identities are replaced in a copy of the report before any sentence is made from it. So a sentence of a redacted report is as
-//! whole as in the report, and a name that a sentence shortens or quotes is in none. Rates and times of the day are spans of their
-//! own in the rows of [`crate::view`], or fields of the analysis.
+//! Identities are replaced in a copy of the report before any sentence is built. Sentences of a redacted report
+//! are therefore complete, and names that a sentence shortens or quotes do not leak. Rates and times of day are
+//! separate spans in the rows of [`crate::view`], or fields of the analysis.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,24 @@ use crate::view::{DiagnosisRow, diagnoses, screen};
 use crate::why::{Source, known_reason, source};
 use crate::{Attempt, EndKind, Ended, JobReport, NodeReport, Proof};
 
-/// What stands for the number of the job.
+/// Placeholder of the job id.
 const JOB: &str = "JOB";
 
-/// What a redacted report shows, in every form.
+/// Contents of a redacted report, in every format.
 #[derive(Debug)]
 pub(crate) struct Redacted {
-    /// How the job ended.
+    /// How the job ended, as a kind.
     pub(crate) kind: EndKind,
-    /// The same in a sentence.
+    /// How the job ended, as a sentence.
     pub(crate) why: String,
-    /// The first screen, without its private spans: name and text.
+    /// First screen without its private spans: name and text.
     pub(crate) screen: Vec<(&'static str, String)>,
-    /// What stands out.
+    /// Findings of the diagnosis rules.
     pub(crate) diagnoses: Vec<DiagnosisRow>,
     attempts: Vec<Attempt>,
 }
 
-/// Makes what can be shown of a report.
+/// Redacts a report.
 pub(crate) fn redact(report: &JobReport) -> Redacted {
     let covered = covered(report);
     let rows = screen::whole(&covered).into_iter().map(|row| (row.name, row.open()));
@@ -48,8 +48,9 @@ pub(crate) fn redact(report: &JobReport) -> Redacted {
     }
 }
 
-/// A copy with pseudonyms for nodes, leafs and the job, and without texts of others: reasons that admins and Slurm give, lines of
-/// the kernel, words of a site's checks, names that a program gives. What is derived from them is derived anew.
+/// A copy with pseudonyms for nodes, leaf switches and the job, without foreign text: reasons by admins and
+/// Slurm, kernel lines, texts of site checks, names set by programs. Everything derived from them is computed
+/// again.
 fn covered(report: &JobReport) -> JobReport {
     let names = Pseudonyms::of(report);
     let mut own = report.clone();
@@ -88,7 +89,7 @@ fn covered(report: &JobReport) -> JobReport {
     own
 }
 
-/// Names and what stands for them.
+/// Names and their pseudonyms.
 struct Pseudonyms<'r> {
     nodes: BTreeMap<&'r str, String>,
     leafs: BTreeMap<&'r str, String>,
@@ -168,17 +169,18 @@ impl<'r> Pseudonyms<'r> {
     }
 }
 
-/// Types of numbers that a program may name. Another name is the program's own text.
+/// Whether a name is that of a data type. Any other name is text of the program.
 fn is_type(name: &str) -> bool {
     ["", "bf16", "fp16", "tf32", "fp8", "fp4", "fp32", "fp64", "int8"].contains(&name)
 }
 
-/// NCCL's operations.
+/// Whether a name is that of an NCCL operation.
 fn is_operation(name: &str) -> bool {
     railgate_rankfile::OPERATIONS.contains(&name)
 }
 
-/// Check and part of a finding. A site names its checks itself, and a part may be a path.
+/// Check and part of a finding, made anonymous. Sites choose the names of their checks, and a part may be a
+/// path.
 fn open_names(node: &NodeReport, found: &Finding) -> (String, String) {
     if found.check.starts_with("site-") {
         return ("site".to_owned(), String::new());
@@ -194,7 +196,7 @@ fn open_names(node: &NodeReport, found: &Finding) -> (String, String) {
     (found.check.clone(), part.unwrap_or_default().to_owned())
 }
 
-/// `gpu-lost@3`, `Xid 79`: what a proof was made from, where that has a name of ours.
+/// Source of a proof, `gpu-lost@3` or `Xid 79`, if its name is one of railgate's.
 fn open_source(attempt: &Attempt, proof: &Proof) -> String {
     match source(attempt, proof) {
         Some((node, Source::Finding(found))) => {
@@ -207,7 +209,7 @@ fn open_source(attempt: &Attempt, proof: &Proof) -> String {
     }
 }
 
-/// Without rates, and without the words in which a driver refused a reading.
+/// The analysis without rates, and without the text of driver errors.
 fn open_analysis(mut analysis: Analysis) -> Analysis {
     for one in analysis.diagnoses.iter_mut().filter(|one| one.rule == rail_imbalance::RULE.id) {
         one.what = format!("{} carries far less than the node's other rails", one.part);
@@ -229,7 +231,7 @@ fn open_analysis(mut analysis: Analysis) -> Analysis {
     analysis
 }
 
-/// The report as JSON without names and rates; field names are those of the whole one (docs/report.md).
+/// The report as JSON without names and rates; field names are those of the complete report (docs/report.md).
 pub fn redacted_json(report: &JobReport) -> String {
     let shown = redact(report);
     let attempts: Vec<Value> = shown.attempts.iter().map(attempt_of).collect();
@@ -243,7 +245,7 @@ pub fn redacted_json(report: &JobReport) -> String {
         "attempts": attempts,
         "screen": screen,
     });
-    // Its keys are strings.
+    // All keys are strings, so this cannot fail.
     railgate_text::json_text(&value).unwrap_or_default() + "\n"
 }
 
@@ -259,7 +261,7 @@ fn attempt_of(attempt: &Attempt) -> Value {
     })
 }
 
-/// Without the fields that are rates or times of the day.
+/// Removes fields that are rates or times of day.
 fn without_rates(value: Value) -> Value {
     const RATES: [&str; 4] = ["units_per_s", "step_s", "flops_per_unit", "since"];
     match value {
@@ -279,7 +281,7 @@ mod tests {
     use crate::{html, json, redacted, redacted_html, text};
 
     #[test]
-    fn no_name_and_no_rate_is_left_in_any_form() {
+    fn no_name_or_rate_remains_in_any_format() {
         let mut report = large(4);
         report.user = "adalovelace".to_owned();
         report.cluster = "babbage".to_owned();
@@ -337,9 +339,9 @@ mod tests {
         assert!(serde_json::from_str::<Value>(&redacted_json(&report)).is_ok());
     }
 
-    /// Text of others at every place that has any, in a job without numbers.
+    /// Foreign text in every place that accepts any, in a job without figures.
     #[test]
-    fn words_of_others_are_in_no_form_and_yet_it_is_whole() {
+    fn foreign_text_is_removed_and_the_report_stays_complete() {
         use crate::testing::{decision, finding, job, lost_gpu, merged, part, slurm};
         use crate::{DecisionKind, DownNode, SlurmView};
         use railgate_model::{Class, JobRequest, Severity};

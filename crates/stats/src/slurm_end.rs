@@ -3,29 +3,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::SlurmView;
 
-/// How Slurm ended an attempt, as `slurmctld` showed it to the controller's program: `<attempt>/slurm-end.json`. slurmctld
-/// purges a job `MinJobAge` after its end; without slurmdbd this file is then the only record.
+/// How Slurm ended an attempt, as slurmctld showed it to the controller's program: `<attempt>/slurm-end.json`.
+/// slurmctld purges a job `MinJobAge` after its end; without slurmdbd this file is then the only record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlurmEnd {
     /// [`crate::REPORT_SCHEMA`] of the writer.
     pub schema: u32,
     /// `SLURM_CLUSTER_NAME`.
     pub cluster: String,
-    /// Job id, as the report directory has it.
+    /// Job id, as in the name of the report directory.
     pub job: u32,
-    /// The array and the task, where the job is a member of one.
+    /// Array job id and task number, if the job is a member of an array.
     #[serde(default)]
     pub task: Option<(u32, u32)>,
     /// The attempt that ended.
     pub attempt: u32,
-    /// When it was recorded.
+    /// Time of the record.
     pub time: UnixMillis,
-    /// What Slurm showed.
+    /// State of the job in Slurm.
     pub slurm: SlurmView,
 }
 
 impl SlurmView {
-    /// The job has ended, by Slurm's state of it.
+    /// Whether the job has ended, according to its state in Slurm.
     pub fn has_ended(&self) -> bool {
         const ENDED: [&str; 10] = [
             "BOOT_FAIL",

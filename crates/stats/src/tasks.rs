@@ -3,64 +3,64 @@ use std::collections::BTreeMap;
 use railgate_model::{JobProcess, JobProcesses, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-/// What the sampler asks processes for that is no matter of NCCL's.
+/// Variable that the sampler reads from processes besides those of NCCL.
 pub const JOB_NAME: &str = "SLURM_JOB_NAME";
 
-/// At most this many different process environments are kept apart; the rest is only counted.
+/// Maximum number of distinct process environments; further processes are only counted.
 const MOST_GROUPS: usize = 64;
 const MOST_PROBLEMS: usize = 8;
 
-/// What the job's processes on one node had, as the sampler saw them: a few probes, summed up. Read from the
-/// processes themselves, so the job's own word; what a program changes after its start is not seen.
+/// Environment of the job's processes on one node, summed up from a few probes of the sampler. Read from the
+/// processes, so it is self-reported; changes after a program's start are not visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tasks {
-    /// How many probes found a process of the job.
+    /// Number of probes that found a process of the job.
     pub looks: u32,
-    /// The first of them.
+    /// Time of the first probe.
     pub first: Option<UnixMillis>,
-    /// The last of them.
+    /// Time of the last probe.
     pub last: Option<UnixMillis>,
-    /// Processes with the same content, in order of step.
+    /// Groups of equal processes, sorted by step.
     pub groups: Vec<TaskGroup>,
-    /// Processes that fitted into no group any more, or were too many to be looked at, in the worst probe.
+    /// Processes beyond the maximum of groups or of probed processes, in the worst probe.
     pub more: usize,
     /// Processes that their own user may not read, in the worst probe.
     pub closed: usize,
-    /// Probes that failed, and why.
+    /// Errors of failed probes.
     pub problems: Vec<String>,
-    /// `SLURM_JOB_NAME`: the batch script's, else that of the first process that has one.
+    /// `SLURM_JOB_NAME` of the batch script, else of the first process that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Processes of one step with the same environment. The counts are those of the probe that found most.
+/// Processes of one step with the same environment. Counts are those of the probe that found the most.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskGroup {
-    /// `0`, `batch`, `extern`, `interactive`; empty where that is not known.
+    /// Step: `0`, `batch`, `extern`, `interactive`; empty if not known.
     pub step: String,
-    /// Another root directory than the node's: a container.
+    /// The root directory differs from the node's: a container.
     pub image: bool,
-    /// How many.
+    /// Number of processes.
     pub processes: u32,
-    /// Of these, with `libnccl.so` mapped.
+    /// Processes with `libnccl.so` mapped.
     pub nccl: u32,
-    /// With `libcuda.so` mapped.
+    /// Processes with `libcuda.so` mapped.
     pub cuda: u32,
-    /// With NCCL or CUDA, and an RDMA device open.
+    /// Processes with NCCL or CUDA and an open RDMA device.
     pub rdma: u32,
-    /// With NCCL or CUDA; not known whether an RDMA device was open.
+    /// Processes with NCCL or CUDA for which open RDMA devices are unknown.
     pub rdma_unknown: u32,
-    /// A net plugin of NCCL's that one of them has mapped.
+    /// An NCCL net plugin that one of them has mapped.
     pub net_plugin: Option<String>,
     /// First probe with NCCL mapped.
     pub nccl_first: Option<UnixMillis>,
     /// Last probe with NCCL mapped.
     pub nccl_last: Option<UnixMillis>,
-    /// `NCCL_…`, `RAILGATE_…` and what else railgate sets: what they were started with.
+    /// Initial environment: `NCCL_…`, `RAILGATE_…` and other variables that railgate sets.
     pub env: BTreeMap<String, String>,
-    /// What NCCL's own configuration files say to them.
+    /// Variables from NCCL's configuration files.
     pub files: BTreeMap<String, String>,
 }
 
@@ -74,7 +74,7 @@ impl TaskGroup {
 }
 
 impl Tasks {
-    /// Adds what one probe found. A probe without a process of the job adds nothing.
+    /// Adds the result of one probe. A probe without a process of the job is ignored.
     pub fn add(&mut self, time: UnixMillis, mut found: JobProcesses) {
         if found.processes.is_empty() && found.closed == 0 {
             return;
@@ -83,7 +83,7 @@ impl Tasks {
         self.first.get_or_insert(time);
         self.last = Some(time);
         self.closed = self.closed.max(found.closed);
-        // A step may have a name of its own.
+        // A step may have another name than the job.
         let mut by_step: Vec<(bool, String)> = Vec::new();
         for process in &mut found.processes {
             let name = process.env.remove(JOB_NAME);
@@ -93,7 +93,7 @@ impl Tasks {
         self.name = self.name.take().or_else(|| by_step.into_iter().next().map(|(_, name)| name));
         let mut now: Vec<TaskGroup> = Vec::new();
         let mut more = found.more;
-        // Those that count find room, however many others there are.
+        // Processes with NCCL or CUDA come first, so that the limit affects others.
         found.processes.sort_by_key(|process| (!process.nccl, !process.cuda));
         for process in found.processes {
             let one = group(process);
@@ -127,7 +127,7 @@ impl Tasks {
         self.groups.sort_by_key(|group| (group.step.parse::<u32>().ok(), group.step.clone()));
     }
 
-    /// A probe that failed.
+    /// Records a failed probe.
     pub fn failed(&mut self, why: String) {
         if self.problems.len() < MOST_PROBLEMS && !self.problems.contains(&why) {
             self.problems.push(why);
@@ -152,7 +152,7 @@ fn group(process: JobProcess) -> TaskGroup {
     }
 }
 
-/// Another process of the same probe.
+/// Adds another process of the same probe to a group.
 fn join(group: &mut TaskGroup, one: TaskGroup) {
     group.processes += one.processes;
     group.nccl += one.nccl;
@@ -162,7 +162,7 @@ fn join(group: &mut TaskGroup, one: TaskGroup) {
     group.net_plugin = group.net_plugin.take().or(one.net_plugin);
 }
 
-/// The same processes in a later probe.
+/// Merges a later probe of the same processes.
 fn most(group: &mut TaskGroup, now: TaskGroup) {
     group.processes = group.processes.max(now.processes);
     group.nccl = group.nccl.max(now.nccl);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_summed_up_by_what_processes_had() {
+    fn probes_are_grouped_by_environment() {
         let mut tasks = Tasks::default();
         tasks.add(1_000, look(vec![]));
         assert_eq!(tasks, Tasks::default());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_the_batch_scripts_and_no_variable_of_anybody() {
+    fn job_name_is_that_of_the_batch_script_and_not_kept_as_a_variable() {
         let named = |step: &str, name: &str| {
             let mut one = process(1, false);
             one.step = step.to_owned();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_find_room_among_any_number_of_others() {
+    fn ranks_are_kept_among_many_other_processes() {
         let crowd = || (0..500).map(|value| process(value, false));
         let mut tasks = Tasks::default();
         tasks.add(1_000, look(crowd().collect()));

@@ -1,4 +1,4 @@
-//! Jobs for the tests of this crate, on simulated machines.
+//! Jobs on simulated machines for the tests of this crate.
 
 use railgate_model::{
     Action, Allocation, Class, Finding, Fitness, GpuId, Job, JobRequest, KernelLog, KernelMark, Part, Phase,
@@ -140,7 +140,7 @@ pub(crate) fn rails(snapshot: &Snapshot) -> RailMap {
     }
 }
 
-/// A node's part after an hour's run that ended with `status`, with faults that came during the run.
+/// Node report after a run of an hour that ended with `status`, with faults that occurred during the run.
 pub(crate) fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, status: i32) -> NodeReport {
     let before = machine(node, "");
     let now = after(&before, faults);
@@ -182,7 +182,7 @@ pub(crate) fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, 
     report
 }
 
-/// A part of a prolog that refused the job.
+/// Report of a prolog that refused the job.
 pub(crate) fn refused(node: &str, job: &Job) -> NodeReport {
     let mut report = NodeReport::new("alpha", node, job.clone(), job.restarts, START);
     let cause = finding("gpu-lost", "3", Severity::Fail, Class::Node, "0000:9b:00.0 off bus, Xid 79");
@@ -252,7 +252,7 @@ pub(crate) fn slurm(state: &str) -> Option<SlurmView> {
     Some(SlurmView { state: state.to_owned(), ..SlurmView::default() })
 }
 
-/// Moves a part in time, as a later attempt is later.
+/// Shifts the times of a report, for a later attempt.
 fn later(mut report: NodeReport, by: u64) -> NodeReport {
     report.start += by;
     report.end = report.end.map(|end| end + by);
@@ -266,7 +266,7 @@ fn later(mut report: NodeReport, by: u64) -> NodeReport {
     report
 }
 
-/// Moved by the gate, then a GPU lost, then completed.
+/// A job refused by the gate, then ended by a lost GPU, then completed.
 pub(crate) fn story() -> JobReport {
     let mut nodes = vec![refused("n2", &job(0..8))];
     let again = |attempt| Job { restarts: attempt, ..job(0..8) };
@@ -290,7 +290,7 @@ pub(crate) fn story() -> JobReport {
     merged(nodes, vec![requeued], Some(view))
 }
 
-/// What a job of whose processes every text is this may leave.
+/// Data of tasks in which every text is `text`.
 pub(crate) fn evil_tasks(text: &str) -> crate::Tasks {
     let env = [("NCCL_IB_HCA".to_owned(), text.to_owned()), (format!("NCCL_{text}"), text.to_owned())];
     let group = crate::TaskGroup {

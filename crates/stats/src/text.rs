@@ -17,11 +17,11 @@ use crate::view::{
 use crate::{Attempt, JobReport, Weight};
 
 const WIDTH: usize = 96;
-/// Beyond so many healthy nodes they are summed up; those with something to say are always listed.
+/// Maximum of healthy nodes listed; above it they are summed up. Nodes with findings are always listed.
 pub(crate) const MOST_NODES: usize = 16;
 
-/// The report for a terminal: why it ended first, then what happened, then the details. Of a job of many nodes that has
-/// numbers only the first screen, unless `full` is asked for.
+/// The report for a terminal: why the job ended, then the timeline, then details. For a job of many nodes with
+/// figures, only the first screen unless `full` is set.
 pub fn text(report: &JobReport, full: bool) -> Lines {
     let mut out = Text::default();
     let nodes = report.attempts.iter().map(|attempt| attempt.node_count.max(attempt.nodes.len())).max();
@@ -50,7 +50,7 @@ pub fn text(report: &JobReport, full: bool) -> Lines {
     out.0
 }
 
-/// The screen alone, without what names a node, a user or a rate: to be pasted where others read.
+/// The first screen without names of nodes and users and without rates, for publication.
 pub fn redacted(report: &JobReport) -> Lines {
     let mut out = Text::default();
     let shown = redact(report);
@@ -61,7 +61,7 @@ pub fn redacted(report: &JobReport) -> Lines {
     out.0
 }
 
-/// Three lines: what it was, what became of it, what to do.
+/// Three lines: the job, its end, and the next step.
 pub fn brief(report: &JobReport) -> Lines {
     let whole = text(report, false);
     let mut out = Text::default();
@@ -104,7 +104,7 @@ impl Text {
         }
     }
 
-    /// One field; its name stands before the first sentence.
+    /// Writes a field; its name precedes the first sentence.
     fn sentences(&mut self, name: &str, sentences: &[Sentence]) {
         for (number, sentence) in sentences.iter().enumerate() {
             self.field(if number == 0 { name } else { "" }, sentence.as_str());
@@ -158,7 +158,7 @@ fn head(out: &mut Text, report: &JobReport, view: &View, one_screen: bool) {
     out.0.blank();
     out.field("why", head.ended.why.as_str());
     out.sentences("but", &head.ended.doubts);
-    // With numbers the screen has said it.
+    // With figures, the first screen contains it.
     if view.screen.is_empty() {
         out.sentences("do", &head.steps);
     }
@@ -235,7 +235,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     if count > 1 {
         out.field("ended", &format!("{}. {}", of.ended.kind.title(), of.ended.why.as_str()));
     }
-    // The head has those of the last one.
+    // The head of the report has those of the last attempt.
     if !is_last {
         out.sentences("but", &of.ended.doubts);
     }
@@ -356,7 +356,7 @@ fn wiring(out: &mut Text, title: &str, rails: &Rails) {
     }
 }
 
-/// `1 more node`, `300 more nodes`
+/// Counted phrase, `1 more node` or `300 more nodes`.
 pub(crate) fn more_nodes(count: usize) -> String {
     format!("{count} more node{}", if count == 1 { "" } else { "s" })
 }
@@ -367,7 +367,7 @@ mod tests {
     use crate::testing::{evil_tasks, evil_transport, job, merged, part, story};
 
     #[test]
-    fn the_story_fits_a_terminal_and_says_why_first() {
+    fn report_fits_a_terminal_and_begins_with_the_reason() {
         let text = text(&story(), false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "job 48213 on alpha: completed, 3 attempts");
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn no_foreign_text_drives_the_terminal() {
+    fn no_foreign_text_controls_the_terminal() {
         let mut hostile = part("n1", &job(0..8), "", vec![], 256);
         hostile.job.user = "\x1b]0;owned\x07".to_owned();
         hostile.job.partition = "a\nb\x1b[2J".to_owned();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_job_is_summed_up() {
+    fn large_job_is_summed_up() {
         let nodes: Vec<_> = (0..300).map(|n| part(&format!("n{n:03}"), &job(0..8), "", vec![], 0)).collect();
         let text = text(&merged(nodes, vec![], None), true);
         assert!(text.contains("and 300 more nodes without findings") && text.lines().count() < 600);

@@ -6,42 +6,42 @@ use crate::exits::ending;
 use crate::why::decided;
 use crate::{ActKind, Attempt, EndKind, NodeReport};
 
-/// How much a line of the timeline matters.
+/// Importance of an event in the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weight {
-    /// A step of the job's life.
+    /// A regular event of the job.
     Step,
-    /// Something was done.
+    /// An act of railgate.
     Act,
-    /// Something is not as it should be.
+    /// A problem.
     Warn,
-    /// Something broke.
+    /// A failure.
     Fail,
 }
 
-/// One thing that happened.
+/// One event of the timeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub time: UnixMillis,
-    /// `time` is a bound: it had happened by then.
+    /// `time` is an upper bound.
     #[serde(default)]
     pub by_then: bool,
-    /// In which attempt.
+    /// Attempt number.
     pub attempt: u32,
-    /// Where; `controller` for the controller.
+    /// Node name; `controller` for the controller.
     pub node: String,
-    /// How much it matters.
+    /// Importance.
     pub weight: Weight,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
-/// A large job's ordinary steps are summed up: more nodes than this say nothing by being listed.
+/// With more nodes than this, regular events are summed up.
 const FEW_NODES: usize = 4;
 
-/// What happened, in time order.
+/// Events of all attempts, in time order.
 pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
     let mut events = Vec::new();
     for attempt in attempts {
@@ -75,7 +75,7 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
     };
     if attempt.nodes.len() <= FEW_NODES {
         for node in &attempt.nodes {
-            // Of a node that runs, or died, there is only what it said at the beginning.
+            // A running or dead node has only its start report.
             let what = match &node.prolog {
                 None if node.end.is_none() => "the job begins".to_owned(),
                 _ => format!("prolog: {}", fitness(node)),
@@ -92,7 +92,7 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
         push(start, format!("{} nodes", attempt.nodes.len()), format!("prologs: {}", counts.join(", ")));
     }
     if let Some(end) = attempt.end {
-        // One that completes to start again has an end, too.
+        // A job that is completing in order to be requeued has an end, too.
         let what = match attempt.ended.kind {
             EndKind::Running | EndKind::Waiting => "the epilogs have begun".to_owned(),
             _ => format!("the job ended: {}", ending(attempt)),

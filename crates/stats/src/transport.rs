@@ -1,4 +1,4 @@
-//! Whether a job that had rails used them.
+//! Detects whether a job with rails used them.
 
 use std::time::Duration;
 
@@ -9,52 +9,51 @@ use crate::plain::{bytes, float, span};
 use crate::tasks::{TaskGroup, Tasks};
 use crate::{NodeReport, PortUse, Window};
 
-/// A rail that carries less than this in a run of [`LONG_RUN`] carried nothing of the job's: what the fabric says to
-/// itself is some kilobytes.
+/// Traffic of a rail over [`LONG_RUN`] below which the job did not use it. Management traffic of the fabric is
+/// some kilobytes.
 const STILL_BYTES: u64 = 10 << 20;
-/// Shorter runs may never have come to their first collective.
+/// Shorter runs may have ended before their first collective.
 const LONG_RUN: Duration = Duration::from_secs(180);
 
-/// Over what NCCL's data went on one node.
+/// Transport of NCCL on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transport {
-    /// Over what.
+    /// The transport.
     pub over: Over,
-    /// How sure that is.
+    /// Confidence.
     pub sure: Sure,
-    /// Why this is assumed, as a sentence.
+    /// Reason for this conclusion, as a sentence.
     pub why: String,
-    /// Why it did not use the rails, where that was seen: `NCCL_IB_DISABLE=1`.
+    /// Why NCCL did not use the rails, if known: `NCCL_IB_DISABLE=1`.
     pub cause: Option<String>,
 }
 
-/// What NCCL used between nodes.
+/// Transport that NCCL used between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Over {
-    /// The rails.
+    /// RDMA over the rails.
     Rails,
-    /// Sockets: a silent fallback.
+    /// TCP sockets: a silent fallback.
     Sockets,
-    /// A net plugin that is not NCCL's own decides; what it uses is its own affair.
+    /// A net plugin other than NCCL's own decides; its transport is not known.
     Plugin,
-    /// Could not tell.
+    /// Not known.
     Unknown,
 }
 
-/// How sure something is.
+/// Confidence in a conclusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sure {
-    /// One sign points there.
+    /// One observation supports it.
     Possible,
-    /// Independent signs agree.
+    /// Independent observations agree.
     Likely,
 }
 
-/// Judges one node's part of a job that spans `nodes` nodes. So long after NCCL was first seen (`settled`) its
-/// communicators are up, or the job does without them. `None` where there was nothing to choose: one node, no GPUs, no
-/// rails.
+/// Judges the node report of a job on `nodes` nodes. `settled` after the first use of NCCL its communicators
+/// exist, or the job does not need them. `None` if there was no choice: one node, no GPUs, no rails.
 pub fn transport(
     report: &NodeReport,
     tasks: Option<&Tasks>,
@@ -77,7 +76,7 @@ pub fn transport(
             seen.rdma,
             seen.nccl.max(seen.rdma)
         );
-        // Open devices and silent rails: the job may not have come to its first collective.
+        // Open devices and idle rails: the job may not have run its first collective yet.
         let sure = if still.as_ref().is_ok() { Sure::Possible } else { Sure::Likely };
         return told(Over::Rails, sure, why);
     }
@@ -124,7 +123,7 @@ impl<'t> Seen<'t> {
         }
     }
 
-    /// Processes with NCCL and without an open RDMA device, long after NCCL was loaded.
+    /// Processes that use NCCL without an open RDMA device, long after NCCL was loaded.
     fn without_devices(&self, settle: Duration) -> Option<String> {
         let (first, last) = (self.first?, self.last?);
         let settled = Duration::from_millis(last.saturating_sub(first)) >= settle;
@@ -148,8 +147,9 @@ impl<'t> Seen<'t> {
     }
 }
 
-/// A net plugin that is loaded or asked for, or that the site says is there. NCCL's own transports have names, too, and
-/// `none` is no plugin; HPC-X's uses the rails as NCCL's own does, so the site's word alone hides nothing.
+/// Net plugin that is loaded, requested, or configured by the site. NCCL's internal transports have names too,
+/// and `none` is no plugin. HPC-X's plugin uses the rails like NCCL's own, so the site's setting alone hides no
+/// fallback.
 fn plugin(group: &TaskGroup) -> Option<String> {
     if let Some(file) = &group.net_plugin {
         return Some(file.clone());
@@ -164,7 +164,7 @@ fn plugin(group: &TaskGroup) -> Option<String> {
         })
 }
 
-/// The rails carried nothing to speak of although there was time, in words; else why they say nothing.
+/// Sentence about rails that carried almost nothing in a long run; the error is why traffic proves nothing.
 fn still(report: &NodeReport, map: &RailMap) -> Result<String, String> {
     let seconds = report.window.and_then(Window::seconds).ok_or("no window for the rails' counters")?;
     if seconds < LONG_RUN.as_secs_f64() {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn two_signs_are_more_than_one() {
+    fn two_observations_give_higher_confidence_than_one() {
         let (quiet, busy) = (node(0), node(1 << 30));
         let without = ranks(&[], 0);
         assert_eq!(told(&quiet, Some(&without)), (Over::Sockets, Sure::Likely, None));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_choice_nothing_is_said() {
+    fn without_a_choice_there_is_no_conclusion() {
         let report = node(0);
         assert_eq!(transport(&report, Some(&ranks(&[], 0)), 1, SETTLED), None);
         let mut railless = report.clone();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_plugin_is_no_fallback_and_the_cause_is_named() {
+    fn foreign_plugin_is_no_fallback_and_the_cause_is_named() {
         let report = node(0);
         for env in [("NCCL_NET", "AWS Libfabric"), ("NCCL_NET_PLUGIN", "ofi"), ("RAILGATE_NET", "ofi")] {
             assert_eq!(told(&report, Some(&ranks(&[env], 0))).0, Over::Plugin);

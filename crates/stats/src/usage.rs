@@ -1,9 +1,9 @@
-//! What the job got out of its hardware: the sampler's figures, summed up per node.
+//! Use of the hardware by a job: the sampler's figures, summed up per node.
 //!
-//! Means are over time, not over samples: a sample that stands for ten seconds weighs twice as much as one that
-//! stands for five. Time in which the job was suspended, in which the user asked the sampler to stand aside, and in
-//! which nobody looked is in none of them; [`Coverage`] says how long each of these was. A value that could not be
-//! had is [`Reading::Unsupported`] or [`Reading::Failed`], never zero.
+//! Means are over time, not over samples: a sample of ten seconds weighs twice as much as one of five. Time in
+//! which the job was suspended, in which the user asked the sampler to pause, and without samples is excluded;
+//! [`Coverage`] has the length of each. Unavailable values are [`Reading::Unsupported`] or [`Reading::Failed`],
+//! never zero.
 
 mod fold;
 pub mod format;
@@ -18,104 +18,104 @@ pub use fold::Fold;
 pub use sample::{Field, GpuField, HostField, RailField, Sample, State, Value, Values};
 pub use summary::{joined, moment, summarize, timeline};
 
-/// What the sampler of one node found over one run.
+/// Figures of the sampler of one node over one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// What the samples are of.
+    /// Time that the samples cover.
     pub coverage: Coverage,
-    /// The job's GPUs, in NVML's order; a MIG instance is one of its own.
+    /// The job's GPUs in NVML's order; a MIG instance has its own entry.
     #[serde(default)]
     pub gpus: Vec<GpuUsage>,
-    /// The node's RDMA ports. On a shared node they are not split between its jobs.
+    /// The node's RDMA ports, shared by all jobs of the node.
     #[serde(default)]
     pub rails: Vec<RailUsage>,
-    /// The job's processes as a whole.
+    /// Figures of the job's cgroup.
     pub host: HostUsage,
-    /// What the sampler itself took.
+    /// Cost of the sampler itself.
     pub sampler: SamplerCost,
-    /// The samples themselves, beside this report: `<node>.samples`; `None` where they could not be kept.
+    /// Name of the samples file beside this report, `<node>.samples`; `None` if it could not be stored.
     #[serde(default)]
     pub file: Option<String>,
-    /// What went wrong, one line each.
+    /// Problems, one line each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// How much of the run was seen. The four lengths add up to the time from `start` to `end`.
+/// How much of the run was sampled. The four durations add up to the time from `start` to `end`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Coverage {
-    /// When the sampler began.
+    /// Start of the sampler.
     pub start: UnixMillis,
-    /// When the epilog began.
+    /// Start of the epilog.
     pub end: UnixMillis,
-    /// Seconds between samples, as configured.
+    /// Configured interval between samples, seconds.
     pub interval_s: f64,
-    /// Seconds that samples stand for.
+    /// Time covered by samples, seconds.
     pub sampled_s: f64,
-    /// Seconds in which the job was suspended: neither run nor idle.
+    /// Time in which the job was suspended, seconds.
     pub suspended_s: f64,
-    /// Seconds in which the user had asked that the GPUs be left alone.
+    /// Time in which the user had asked the sampler not to access the GPUs, seconds.
     pub yielded_s: f64,
-    /// Seconds of which nothing is known.
+    /// Time without data, seconds.
     pub missing_s: f64,
-    /// Which those were, the longest ones, in order.
+    /// The longest periods without data, in time order.
     pub gaps: Vec<Gap>,
-    /// How many shorter ones there were.
+    /// Number of shorter ones.
     pub more_gaps: usize,
 }
 
-/// A time of which nothing is known.
+/// A period without data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gap {
-    /// From.
+    /// Beginning.
     pub start: UnixMillis,
-    /// To.
+    /// End.
     pub end: UnixMillis,
-    /// Why, in a few words.
+    /// Reason, in a few words.
     pub why: String,
 }
 
-/// A value over time.
+/// Statistics of a value over time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Mean over `over_s`.
     pub mean: f64,
-    /// The lowest sample.
+    /// Lowest sample.
     pub min: f64,
-    /// The highest sample.
+    /// Highest sample.
     pub max: f64,
-    /// Seconds in which it was known.
+    /// Time in which the value was known, seconds.
     pub over_s: f64,
 }
 
-/// One GPU of the job. Percentages are GPM's: of the elapsed cycles, or of the peak rate.
+/// One GPU of the job. Percentages are from GPM: of the elapsed cycles, or of the peak rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuUsage {
     /// NVML index.
     pub index: u32,
-    /// UUID, of the MIG device where it is one.
+    /// UUID; that of the MIG device if it is one.
     pub uuid: String,
     /// NVML's model name.
     pub model: String,
-    /// The slice, where the job holds one of several.
+    /// The MIG slice, if the job holds one.
     #[serde(default)]
     pub mig: Option<MigSlice>,
-    /// Seconds with samples of this GPU.
+    /// Time with samples of this GPU, seconds.
     pub sampled_s: f64,
-    /// GPM 1: some context was busy.
+    /// GPM 1: time in which a context was active.
     pub graphics_percent: Reading<Spread>,
     /// GPM 2: SMs with at least one warp.
     pub sm_percent: Reading<Spread>,
-    /// GPM 3: warps resident, of what would fit.
+    /// GPM 3: resident warps, of the maximum.
     pub occupancy_percent: Reading<Spread>,
-    /// GPM 5: any tensor pipe active. Counts recomputation, padding and everything else that is not progress.
+    /// GPM 5: any tensor pipe active. Includes recomputation, padding and other work that is not progress.
     pub tensor_percent: Reading<Spread>,
-    /// GPM 6: tensor pipe on double precision.
+    /// GPM 6: tensor pipe, double precision.
     pub dfma_percent: Reading<Spread>,
-    /// GPM 7: tensor pipe on every floating-point type below double; fp8 shows up here as well.
+    /// GPM 7: tensor pipe, all floating-point types below double, including fp8.
     pub hmma_percent: Reading<Spread>,
-    /// GPM 9: tensor pipe on integers.
+    /// GPM 9: tensor pipe, integers.
     pub imma_percent: Reading<Spread>,
     /// GPM 10: memory traffic, of the theoretical peak.
     pub dram_percent: Reading<Spread>,
@@ -125,35 +125,36 @@ pub struct GpuUsage {
     pub fp32_percent: Reading<Spread>,
     /// GPM 13: half precision outside the tensor pipe.
     pub fp16_percent: Reading<Spread>,
-    /// GPM 20, bytes per second that the GPU sent.
+    /// GPM 20: bytes per second sent over PCIe.
     pub pcie_tx_bytes_s: Reading<Spread>,
-    /// GPM 21, bytes per second that the GPU received.
+    /// GPM 21: bytes per second received over PCIe.
     pub pcie_rx_bytes_s: Reading<Spread>,
-    /// GPM 61, bytes per second over all NVLinks, sent.
+    /// GPM 61: bytes per second sent over all NVLinks.
     pub nvlink_tx_bytes_s: Reading<Spread>,
-    /// GPM 60, bytes per second over all NVLinks, received.
+    /// GPM 60: bytes per second received over all NVLinks.
     pub nvlink_rx_bytes_s: Reading<Spread>,
-    /// `nvmlDeviceGetUtilizationRates`: time with any kernel at all, however small. For GPUs without GPM.
+    /// `nvmlDeviceGetUtilizationRates`: time with any kernel running, regardless of its size. For GPUs without
+    /// GPM.
     pub any_kernel_percent: Reading<Spread>,
-    /// `nvmlDeviceGetUtilizationRates`: time in which memory was read or written at all. For GPUs without GPM.
+    /// `nvmlDeviceGetUtilizationRates`: time with any memory access. For GPUs without GPM.
     pub memory_busy_percent: Reading<Spread>,
-    /// SM clock, MHz, over all of the time.
+    /// SM clock, MHz, mean over all of the time.
     pub sm_clock_mhz: Reading<Spread>,
-    /// SM clock, MHz, each moment weighted by how busy the SMs were in it.
+    /// SM clock, MHz, weighted by SM activity.
     pub busy_clock_mhz: Reading<f64>,
-    /// Watts, `nvmlDeviceGetPowerUsage`. On MIG: of the whole GPU.
+    /// Power, watts, `nvmlDeviceGetPowerUsage`. With MIG: of the whole GPU.
     pub power_w: Reading<Spread>,
-    /// Joules, by the GPU's own energy counter. On MIG: of the whole GPU.
+    /// Energy, joules, from the GPU's energy counter. With MIG: of the whole GPU.
     pub energy_j: Reading<f64>,
-    /// Joules, the integral of `power_w`: a cross-check.
+    /// Energy, joules, integral of `power_w`, as a cross-check.
     pub energy_from_power_j: Reading<f64>,
-    /// °C.
+    /// Temperature, °C.
     pub temperature_c: Reading<Spread>,
-    /// MiB in use.
+    /// Memory in use, MiB.
     pub memory_used_mib: Reading<Spread>,
-    /// MiB that there are.
+    /// Total memory, MiB.
     pub memory_total_mib: Reading<u64>,
-    /// What held the clock down.
+    /// Reasons for a reduced clock.
     pub throttled: Reading<Throttled>,
     /// Hardware FLOP utilisation.
     pub flop: HardwareFlop,
@@ -164,47 +165,48 @@ pub struct GpuUsage {
 pub struct MigSlice {
     /// GPU instance id.
     pub instance: u32,
-    /// SMs that it has.
+    /// Number of its SMs.
     pub sms: u32,
-    /// SMs that the whole GPU has.
+    /// Number of SMs of the whole GPU.
     pub of_sms: u32,
 }
 
-/// Seconds in which NVML gave a reason for a lower clock, by reason. They may overlap.
+/// Seconds in which NVML reported a reason for a reduced clock, by reason. They may overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Throttled {
-    /// Seconds in which the reasons were known.
+    /// Time in which the reasons were known, seconds.
     pub over_s: f64,
     /// 0x4: the power cap. Normal under full tensor load.
     pub power_cap_s: f64,
     /// 0x8: hardware slowdown of any kind.
     pub hw_slowdown_s: f64,
-    /// 0x20: software's thermal limit.
+    /// 0x20: thermal limit of the software.
     pub sw_thermal_s: f64,
-    /// 0x40: hardware's thermal limit.
+    /// 0x40: thermal limit of the hardware.
     pub hw_thermal_s: f64,
-    /// 0x80: power brake, asserted from outside (power supply, rack).
+    /// 0x80: power brake, asserted externally (power supply, rack).
     pub power_brake_s: f64,
 }
 
-/// How much arithmetic the GPU did, of what it could have done at its datasheet clock. It counts what the pipes did,
-/// recomputation and padding included: hardware FLOP utilisation, never model FLOP utilisation.
+/// Work of the GPU's pipes over its maximum at the datasheet clock. It includes recomputation and padding:
+/// hardware FLOP utilisation, not model FLOP utilisation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HardwareFlop {
-    /// Of the dense tensor peak, 0 to 1: tensor activity × SM clock ÷ datasheet clock, the clock calibrated for the
-    /// time in which tensor kernels ran. It is the same fraction for bf16, fp16, tf32 and fp8, whose peaks stand in
-    /// fixed ratios: GPM cannot tell them apart.
+    /// Fraction of the dense tensor peak, 0 to 1: tensor activity × SM clock ÷ datasheet clock, with the clock
+    /// calibrated for time in which tensor kernels ran. The fraction is the same for bf16, fp16, tf32 and fp8,
+    /// since their peaks have fixed ratios and GPM does not distinguish them.
     pub tensor_fraction: Reading<f64>,
     /// The same without the calibration.
     pub uncalibrated_fraction: Reading<f64>,
-    /// Where the calibration comes from, and how far the fraction may be off.
+    /// Source of the calibration, and its uncertainty.
     pub calibration: Calibration,
-    /// The peak that it is a fraction of; `None` for a model without an entry.
+    /// Peak that the fraction refers to; `None` for a model without an entry.
     #[serde(default)]
     pub peak: Option<PeakUsed>,
-    /// TFLOP/s by what the tensor work is declared to be: `bf16`, `fp16`, `tf32`, `fp8`, as far as the model has
-    /// them. Without a declaration the truth lies between the lowest and the highest, also for mixtures.
+    /// TFLOP/s for each possible data type of the tensor work: `bf16`, `fp16`, `tf32`, `fp8`, as supported by
+    /// the model. If the type is not known, the true value is between the lowest and the highest, also for
+    /// mixtures.
     #[serde(default)]
     pub tensor_tflops: std::collections::BTreeMap<String, f64>,
     /// TFLOP/s of single precision outside the tensor pipe.
@@ -213,74 +215,74 @@ pub struct HardwareFlop {
     pub fp64_tflops: Reading<f64>,
 }
 
-/// What corrects NVML's clock, which SMs do not reach while tensor kernels run.
+/// Correction of NVML's clock, which SMs do not reach while tensor kernels run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// What that clock is multiplied with; 1 without a calibration.
+    /// Factor by which NVML's clock is multiplied; 1 without a calibration.
     pub factor: f64,
     /// `site`, `built-in` or `none`.
     pub from: String,
-    /// The truth lies within this fraction of the figure, on either side.
+    /// Relative uncertainty: the true value is within this fraction of the figure.
     pub band: f64,
 }
 
-/// The peak that a fraction is of.
+/// The peak that a fraction refers to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeakUsed {
-    /// The row of the table, `h200-sxm`, or `site`.
+    /// Id of the row in the table, `h200-sxm`, or `site`.
     pub model: String,
-    /// Dense bf16 (fp16 where it has no bf16), TFLOP/s, of the job's slice.
+    /// Dense bf16 peak (fp16 on models without bf16) of the job's slice, TFLOP/s.
     pub bf16_tflops: f64,
-    /// The SM clock that this is at, MHz.
+    /// SM clock of that peak, MHz.
     pub clock_mhz: f64,
-    /// Memory bandwidth, GB/s, of the job's slice.
+    /// Memory bandwidth of the job's slice, GB/s.
     pub memory_gbytes_s: Reading<f64>,
-    /// Where it comes from.
+    /// Source of the figures.
     pub source: String,
 }
 
 /// One RDMA port over the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RailUsage {
-    /// `mlx5_0`
+    /// HCA name, `mlx5_0`.
     pub hca: String,
-    /// From 1.
+    /// Port number, from 1.
     pub port: u32,
-    /// Its rail, `None` for a port that is none.
+    /// Rail number; `None` for a port that is not on a rail.
     pub rail: Option<usize>,
     /// Bytes per second sent.
     pub tx_bytes_s: Reading<Spread>,
     /// Bytes per second received.
     pub rx_bytes_s: Reading<Spread>,
-    /// Errors: everything that counts a fault on the way, together.
+    /// Sum of all error counters.
     pub errors: Reading<u64>,
-    /// Packets sent again, or asked for again.
+    /// Packets sent again, or requested again.
     pub retransmits: Reading<u64>,
-    /// Marks of congestion (ECN marks, congestion notices) sent and received.
+    /// Congestion marks (ECN marks, congestion notifications) sent and received.
     pub congestion_marks: Reading<u64>,
-    /// `port_xmit_wait` ticks per second: data to send and no credits. Its unit is the device's own: compare with
-    /// its past or its neighbours.
+    /// `port_xmit_wait` ticks per second: data to send and no credits. The unit depends on the device, so
+    /// compare with earlier values or with other ports.
     pub xmit_wait_s: Reading<Spread>,
 }
 
 /// The job's cgroup over the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostUsage {
-    /// Cores busy.
+    /// Busy CPU cores.
     pub cpu_cores: Reading<Spread>,
-    /// Cores that the job may use.
+    /// CPU cores that the job may use.
     pub cpus_allowed: Reading<f64>,
-    /// MiB in use, page cache included.
+    /// Memory in use including page cache, MiB.
     pub memory_mib: Reading<Spread>,
-    /// MiB at most, by the kernel's own account.
+    /// Peak memory as counted by the kernel, MiB.
     pub memory_peak_mib: Reading<u64>,
-    /// Kills for want of memory in the job's cgroup.
+    /// Processes killed for lack of memory in the job's cgroup.
     pub oom_kills: Reading<u64>,
-    /// Percent of the time in which some task waited for the CPU.
+    /// Percent of the time in which a task waited for the CPU.
     pub cpu_pressure_percent: Reading<Spread>,
-    /// Percent of the time in which some task waited for memory.
+    /// Percent of the time in which a task waited for memory.
     pub memory_pressure_percent: Reading<Spread>,
-    /// Percent of the time in which some task waited for I/O.
+    /// Percent of the time in which a task waited for I/O.
     pub io_pressure_percent: Reading<Spread>,
     /// Bytes per second read from block devices.
     pub io_read_bytes_s: Reading<Spread>,
@@ -288,14 +290,15 @@ pub struct HostUsage {
     pub io_write_bytes_s: Reading<Spread>,
 }
 
-/// What the sampler itself took.
+/// Cost of the sampler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SamplerCost {
-    /// Samples written.
+    /// Number of samples written.
     pub samples: u64,
-    /// Seconds of CPU time, the child that asks NVML included; `None` where it was killed before it could say.
+    /// CPU time, seconds, including the child that queries NVML; `None` if the sampler was killed before it
+    /// could record it.
     pub cpu_s: Option<f64>,
-    /// Memory that both its processes held, MiB; pages that they share count once.
+    /// Memory of both its processes, MiB; shared pages count once.
     pub memory_mib: Option<f64>,
 }

@@ -1,7 +1,7 @@
-//! The content of a report, made once from a [`JobReport`]: its sentences and its rows, without a layout.
+//! Content of a report, built once from a [`JobReport`]: sentences and rows, without a layout.
 //!
-//! Text and HTML render the same [`View`], so they cannot disagree. A renderer adds headings, columns, escapes and
-//! charts; it makes no sentence of its own.
+//! Text and HTML render the same [`View`], so they cannot disagree. A renderer adds headings, columns, escapes
+//! and charts, but no sentences.
 
 mod attempt;
 mod counters;
@@ -26,7 +26,7 @@ pub(crate) use screen::Row;
 use crate::JobReport;
 use crate::diagnosis::Diagnosis;
 
-/// A sentence that every form shows. Tests find them by this type.
+/// A sentence that every format shows. Tests find sentences by this type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Sentence {
     sentence: String,
@@ -44,25 +44,25 @@ impl From<String> for Sentence {
     }
 }
 
-/// A report as it is shown.
+/// Content of a report.
 #[derive(Debug, Serialize)]
 pub(crate) struct View {
     pub(crate) head: Head,
-    /// The first screen; empty where no part has numbers.
+    /// The first screen; empty if no node report has figures.
     pub(crate) screen: Vec<Row>,
-    /// The costliest kinds of collectives over all nodes; columns are [`screen::COLLECTIVES`].
+    /// The costliest collective signatures over all nodes; columns are [`screen::COLLECTIVES`].
     pub(crate) collectives: Vec<[String; 6]>,
-    /// What stands out, costliest first.
+    /// Findings of the diagnosis rules, sorted by cost in descending order.
     pub(crate) diagnoses: Vec<DiagnosisRow>,
-    /// In order.
+    /// Attempts in order.
     pub(crate) attempts: Vec<OfAttempt>,
-    /// What is missing, and how to collect it.
+    /// Missing node reports, and how to collect them.
     pub(crate) lacking: Vec<Lacking>,
-    /// Files that were refused, and why.
+    /// Refused files, with the reason.
     pub(crate) problems: Vec<Sentence>,
 }
 
-/// A part of the report that is missing.
+/// A missing part of the report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Lacking {
     pub(crate) what: Sentence,
@@ -70,7 +70,7 @@ pub(crate) struct Lacking {
     pub(crate) collect: Sentence,
 }
 
-/// Makes the content of a report.
+/// Builds the content of a report.
 pub(crate) fn view(report: &JobReport) -> View {
     let attempts =
         report.attempts.iter().enumerate().map(|(position, one)| {
@@ -94,19 +94,19 @@ pub(crate) fn view(report: &JobReport) -> View {
     }
 }
 
-/// What a rule found.
+/// A finding of a diagnosis rule.
 #[derive(Debug, Serialize)]
 pub(crate) struct DiagnosisRow {
     pub(crate) rule: String,
     pub(crate) what: String,
-    /// `3.1 %`; empty where it is not known or nothing.
+    /// Cost, `3.1 %`; empty if unknown or zero.
     pub(crate) costs: String,
-    /// `hardware, high`: who has to act, and how sure that is.
+    /// Who has to act, and the confidence: `hardware, high`.
     pub(crate) whose: String,
     pub(crate) fix: String,
 }
 
-/// What stands out in the attempt that has numbers.
+/// Findings about the attempt that has figures.
 pub(crate) fn diagnoses(report: &JobReport) -> Vec<DiagnosisRow> {
     let all = screen::telling(report).into_iter().flat_map(|(_, analysis)| &analysis.diagnoses);
     let row = |one: &Diagnosis| {

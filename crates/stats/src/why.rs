@@ -17,39 +17,39 @@ pub(crate) use waiting::{known_reason, refused, way_out};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndKind {
-    /// It has not.
+    /// Has not ended.
     Running,
-    /// It has not begun.
+    /// Has not started.
     Waiting,
-    /// By itself, with success.
+    /// Ended by itself with success.
     Completed,
-    /// By a person or a policy.
+    /// Cancelled by a user, an admin or a policy.
     Cancelled,
-    /// At its time limit.
+    /// Reached its time limit.
     Timeout,
-    /// At the deadline that its owner had set.
+    /// Reached the deadline set by its owner.
     Deadline,
-    /// For a job that matters more.
+    /// Preempted by a job with higher priority.
     Preempted,
-    /// By the memory limit.
+    /// Exceeded the memory limit.
     OutOfMemory,
-    /// With a node that Slurm lost.
+    /// Slurm lost one of its nodes.
     NodeDied,
-    /// Before it had started: the gate refused a node. The job goes back into the queue, or is cancelled.
+    /// The gate refused a node before the start. The job is requeued or cancelled.
     MovedByGate,
-    /// By its owner, an admin or a preemption, and it came back.
+    /// Requeued by its owner, an admin or a preemption.
     Requeued,
-    /// By a hardware fault during the run.
+    /// Hardware fault during the run.
     Hardware,
-    /// By the program itself, as far as is known.
+    /// Ended by the program itself, as far as is known.
     Application,
-    /// Could not tell.
+    /// Not known.
     #[default]
     Unknown,
 }
 
 impl EndKind {
-    /// As it stands at the top of a report.
+    /// Title in a report.
     pub fn title(self) -> &'static str {
         match self {
             EndKind::Running => "running",
@@ -70,28 +70,28 @@ impl EndKind {
     }
 }
 
-/// One piece of proof, with its time.
+/// One piece of evidence, with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// When; `None` where only the two check runs bound it.
+    /// Time; `None` if it is only known to be between the two check runs.
     pub time: Option<UnixMillis>,
-    /// Where.
+    /// Node name.
     pub node: String,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
 /// Why an attempt ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// In one word.
+    /// Kind of end.
     pub kind: EndKind,
-    /// In one or two sentences.
+    /// One or two sentences.
     pub why: String,
-    /// What that stands on, in time order; those without a time last.
+    /// Evidence in time order; items without a time last.
     #[serde(default)]
     pub proof: Vec<Proof>,
-    /// What speaks against it, or was not seen.
+    /// Evidence against the conclusion, and missing data.
     #[serde(default)]
     pub doubts: Vec<String>,
 }
@@ -107,11 +107,11 @@ impl Ended {
     }
 }
 
-/// Why an attempt ended, from what its nodes, the controller and Slurm say of it.
+/// Why an attempt ended, from its node reports, the controller's decision and Slurm.
 ///
-/// Slurm's own word comes first where it is known. Without it an exit code of 0 tells nothing: completed,
-/// cancelled and timed-out jobs have the same. `next` is what followed: an attempt that has a successor was put
-/// back, and did not end for good.
+/// Slurm's state takes precedence if it is known. Without it exit code 0 is not informative: completed,
+/// cancelled and timed-out jobs all have it. `next` describes what followed: an attempt with a successor was
+/// requeued, and was not the end of the job.
 pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -> Ended {
     let state = state(attempt, slurm);
     let hardware = hardware(attempt);
@@ -201,14 +201,14 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     application(attempt, exit)
 }
 
-/// Whether the exit status is what Slurm gives an attempt whose node died: 0 in 22.05, 1 in 24.11 and later, where it is
-/// also that of a script that SIGHUP ended.
+/// Whether the exit status is the one that Slurm sets for an attempt whose node died: 0 in 22.05, 1 in 24.11
+/// and later, where a script ended by SIGHUP has it too.
 fn of_a_dead_node(decision: &Decision) -> bool {
     let down = || decision.nodes.iter().any(|node| node.state.starts_with("DOWN"));
     decision.exit_status == Some(0) || decision.exit_status == Some(1) && down()
 }
 
-/// Slurm's base state, upper case, without flags and who did it.
+/// Slurm's base state in upper case, without flags and the user who caused it.
 fn state(attempt: &Attempt, slurm: Option<&SlurmView>) -> String {
     let of_controller = attempt.decision.as_ref().and_then(|decision| decision.state.as_deref());
     let text = slurm.map(|view| view.state.as_str()).filter(|state| !state.is_empty()).or(of_controller);
@@ -220,7 +220,7 @@ fn in_time_order(proof: &mut [Proof]) {
     proof.sort_by_key(|proof| proof.time.unwrap_or(u64::MAX));
 }
 
-/// Everything that says that hardware of the job failed.
+/// All evidence of failed hardware of the job.
 fn hardware(attempt: &Attempt) -> Vec<Proof> {
     let mut proof = Vec::new();
     for node in &attempt.nodes {
@@ -229,14 +229,14 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
             proof.push(Proof { time: item.time, node: node.node.clone(), what: fault(item) });
         }
         for (time, text) in own_xids(node, Owner::Hardware) {
-            // A finding that took its time from this very line says the same with more.
+            // A finding derived from this line contains more.
             if node.evidence.iter().any(|item| item.time == Some(time) && counts(item, node)) {
                 continue;
             }
             proof.push(Proof { time: Some(time), node: node.node.clone(), what: text });
         }
     }
-    // The controller may have seen what is missing from this report.
+    // The controller may have seen evidence that is missing from this report.
     let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
     for node in decided.filter(|node| node.evidence) {
         if !proof.iter().any(|proof| proof.node == node.node) {
@@ -247,30 +247,31 @@ fn hardware(attempt: &Attempt) -> Vec<Proof> {
     proof
 }
 
-/// A fault in words.
+/// Sentence about a fault.
 fn fault(item: &EvidenceItem) -> String {
     let named = item.device.is_empty() || item.finding.what.contains(&item.device);
     let device = if named { String::new() } else { format!(" ({})", item.device) };
     format!("{}{device}: {}", item.finding.subject(), item.finding.what)
 }
 
-/// The cause of a refusal in words.
+/// Sentence about the cause of a refusal.
 fn refusal(cause: &Finding) -> String {
     format!("{}: {}", cause.subject(), cause.what)
 }
 
-/// What a proof was made from.
+/// Source of a proof.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// A finding of the gate.
     Finding(&'a Finding),
-    /// A record of the driver, of this code.
+    /// A record of the driver with this code.
     Xid(u32),
-    /// A record of the kernel that it killed a process for want of memory.
+    /// A record of the kernel about a process killed for lack of memory.
     OutOfMemory,
 }
 
-/// The record that a proof was made from, with its node. `None` for what Slurm, the controller or an admin said.
+/// The record that a proof was derived from, with its node. `None` for statements of Slurm, the controller or
+/// an admin.
 pub(crate) fn source<'a>(attempt: &'a Attempt, proof: &Proof) -> Option<(&'a NodeReport, Source<'a>)> {
     attempt.nodes.iter().filter(|node| node.node == proof.node).find_map(|node| {
         let found = node.evidence.iter().filter(|item| fault(item) == proof.what).map(|item| &item.finding);
@@ -285,7 +286,7 @@ pub(crate) fn source<'a>(attempt: &'a Attempt, proof: &Proof) -> Option<(&'a Nod
     })
 }
 
-/// Why a fault does not count as the cause: the controller's reason where it has judged the fault, else its rule.
+/// Why a fault does not count as the cause: the controller's reason if it judged the fault, else its rule.
 fn why_not(attempt: &Attempt, node: &NodeReport, item: &EvidenceItem) -> Option<String> {
     let judged = attempt.decision.iter().flat_map(|decision| &decision.discounted);
     let subject = item.finding.subject();
@@ -309,8 +310,8 @@ fn discounted(attempt: &Attempt) -> Vec<(Proof, String)> {
     found
 }
 
-/// What the controller's decision says, in the light of all that the nodes have reported. The controller asks no node
-/// where a restart was not asked for, so only the report knows whether asking would have helped.
+/// Reason in the controller's decision, extended by the node reports. The controller does not query nodes if a
+/// restart was not requested, so only the report shows whether requesting one would have helped.
 pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
     if !decision.not_asked {
         return decision.why.clone();
@@ -322,7 +323,7 @@ pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
     }
 }
 
-/// Xids on the job's GPUs, or on GPUs that are not known. A job without GPUs has none.
+/// Xids on the job's GPUs, or on unknown GPUs. A job without GPUs has none.
 fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
     let place = |pci: railgate_model::PciAddress| (pci.domain, pci.bus, pci.device);
     let held = if node.job.allocation == Allocation::NoGpus { &[] } else { node.kernel.xids.as_slice() };
@@ -334,7 +335,7 @@ fn held_xids(node: &NodeReport) -> impl Iterator<Item = &XidEvent> {
     )
 }
 
-/// Those of a kind, in words.
+/// Sentences about the Xids with this owner.
 fn own_xids(node: &NodeReport, kind: Owner) -> Vec<(UnixMillis, String)> {
     let of_kind = |xid: &&XidEvent| explain(xid.code, &xid.text).0 == kind;
     held_xids(node).filter(of_kind).map(|xid| (xid.time, xid_in_words(xid))).collect()
@@ -346,8 +347,8 @@ fn xid_in_words(xid: &XidEvent) -> String {
     format!("Xid {}{gpu}{pid}: {}", xid.code, explain(xid.code, &xid.text).1)
 }
 
-/// A node's gate refused it. `next` and Slurm's state say what became of the job: nobody records what happens to one that waits
-/// for its next attempt.
+/// The gate of a node refused the job. `next` and Slurm's state show what happened to it next, because Slurm
+/// keeps no record of a job that waits for its next attempt.
 fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
     let cause = |node: &NodeReport| {
         node.prolog.as_ref().and_then(|look| look.verdict.cause()).map_or_else(|| "unfit".to_owned(), refusal)
@@ -359,7 +360,7 @@ fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
             EndKind::MovedByGate,
             "Slurm cancelled the job, because it may not be requeued (--no-requeue, or not a batch job).",
         ),
-        // It may have gone back and been cancelled there.
+        // It may have been requeued and then cancelled in the queue.
         "" if next != Next::Attempt => (
             EndKind::Unknown,
             "It had not started. What happened to it later was not recorded, and Slurm does not report it.",
@@ -383,14 +384,14 @@ fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
     }
 }
 
-/// What came after an attempt.
+/// What followed an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// Another attempt, or at least the wait for it.
+    /// Another attempt, or the wait for it.
     Attempt,
-    /// Nothing; `held` is what the controller said when it held the job at the end of the attempt before.
+    /// Nothing; `held` is set if the controller held the job after the attempt before.
     Nothing {
-        /// The controller's sentence.
+        /// Reason in the controller's decision.
         held: Option<&'a str>,
     },
 }
@@ -417,7 +418,7 @@ fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state
                 .to_owned(),
         ),
     };
-    // What a job that runs has not reported is still to come.
+    // Reports of a running job are still to come.
     let doubts = if kind == EndKind::Running { Vec::new() } else { unseen(attempt) };
     Ended { kind, why, proof: Vec::new(), doubts }
 }
@@ -459,7 +460,7 @@ fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
     }
 }
 
-/// What was not seen and could have shown a hardware fault.
+/// Missing data that could have shown a hardware fault.
 fn unseen(attempt: &Attempt) -> Vec<String> {
     const MOST: usize = 8;
     let mut unseen = Vec::new();
@@ -485,7 +486,7 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
                 }
             }
         }
-        // A job without GPUs is not looked at for them.
+        // GPUs are not checked for a job without GPUs.
         if node.job.allocation == Allocation::NoGpus {
             continue;
         }
@@ -508,7 +509,8 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
     unseen
 }
 
-/// A code that points neither at the program nor at the hardware: it is not in the table, or no GPU of the catalogue reports it.
+/// Sentence about an Xid that indicates neither the program nor the hardware: it is not in the table, or no GPU
+/// in the catalogue reports it.
 fn unexplained(code: u32) -> Option<String> {
     let Some(row) = lookup(code) else {
         return Some(format!("Xid {code}, which railgate does not know"));
@@ -521,7 +523,7 @@ fn unexplained(code: u32) -> Option<String> {
     })
 }
 
-/// Things that are no verdict and may yet have ended the job.
+/// Observations without a verdict that may have ended the job.
 fn suspicious(attempt: &Attempt) -> Vec<String> {
     let mut signs = Vec::new();
     for node in &attempt.nodes {

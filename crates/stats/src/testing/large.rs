@@ -1,4 +1,5 @@
-//! A job of many nodes with numbers, made from the simulated one of two: every rank but one is healthy.
+//! A job of many nodes with figures, derived from the simulated job of two nodes: all ranks but one are
+//! healthy.
 
 use railgate_model::{Class, Reading, Severity};
 
@@ -10,11 +11,11 @@ use crate::{
     Sure, Transport,
 };
 
-/// GPUs of a node.
+/// GPUs per node.
 const GPUS: u32 = 8;
 
-/// Two attempts on `count` nodes of eight GPUs. The first loses a GPU of the second node; in the other one GPU of the
-/// last node has a slow clock, and the third node's part is missing.
+/// Two attempts on `count` nodes of eight GPUs. The first loses a GPU of the second node. In the second one GPU
+/// of the last node has a slow clock, and the report of the third node is missing.
 pub(crate) fn large(count: u32) -> JobReport {
     let list = format!("gn[0001-{count:04}]");
     let names: Vec<String> = (1..=count).map(|number| format!("gn{number:04}")).collect();
@@ -56,7 +57,7 @@ pub(crate) fn large(count: u32) -> JobReport {
     JobReport::merge("alpha", 48_213, parts, Some(slurm), &expand, &ReportConfig::default())
 }
 
-/// Every rail has waited a little, one much longer, and one has lost its link.
+/// Every rail waited a little, one much longer, and one lost its link.
 fn waits(part: &mut NodeReport, place: u32) {
     for port in part.ports.iter_mut().filter(|port| port.rail.is_some()) {
         let ticks = if place == 6 && port.rail == Some(2) { 31_000 } else { 10_000 };
@@ -68,12 +69,12 @@ fn waits(part: &mut NodeReport, place: u32) {
     }
 }
 
-/// What sampler, plugin and program of one node would have said.
+/// Output of the sampler, plugin and program of one node.
 fn numbers(part: &mut NodeReport, sample: &[NodeReport], odd: u32, place: u32, count: u32) {
     let last = place + 1 == count;
     let shift = |time: u64| time + HOUR + 60_000;
     let healthy = if odd == 0 { 1 } else { 0 };
-    // Ranks of the simulated job that stand for this node's.
+    // Ranks of the simulated job that are used for those of this node.
     let ranks: Vec<u32> = (0..GPUS).map(|gpu| if last && gpu == 5 { odd } else { healthy }).collect();
     let per_node = GPUS / 2;
     let of = |rank: u32| &sample[usize::try_from(rank / per_node).unwrap()];

@@ -5,12 +5,12 @@ use super::{Text, more_nodes};
 use crate::plain::plain;
 use crate::view::{Counters, GpuRow, NodeCounters, PortRow};
 
-/// Nodes with tables of their own.
+/// Maximum number of nodes with tables.
 const MOST_TABLES: usize = 4;
-/// Rows of a table.
+/// Maximum number of rows of a table.
 const MOST_ROWS: usize = 64;
 
-/// Tables of odd nodes; of the last attempt of the first node where none is odd.
+/// Tables of nodes with anomalies; for the last attempt that of the first node if there are none.
 pub(super) fn counters(out: &mut Text, title: &str, counters: &Counters, is_last: bool) {
     out.section(title, "");
     out.indented(counters.totals.as_str(), 2);

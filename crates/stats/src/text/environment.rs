@@ -1,7 +1,7 @@
 use super::Text;
 use crate::view::{Environment, NodesAlike};
 
-/// Groups of nodes beyond so many are in the other formats.
+/// Maximum number of groups of nodes; the other formats have all.
 const MOST_GROUPS: usize = 16;
 
 pub(super) fn environment(out: &mut Text, title: &str, environment: &Environment) {

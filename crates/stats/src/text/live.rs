@@ -5,8 +5,8 @@ use super::Text;
 use crate::JobReport;
 use crate::view::live as content;
 
-/// The screen of a job that runs, at `now`, with the age of the partial reports and what cannot be known yet. Of a job
-/// that does not run it is [`super::text`].
+/// First screen of a running job at `now`, with the age of the partial reports and a list of what is not known
+/// yet. For a job that does not run, the same as [`super::text`].
 pub fn live(report: &JobReport, now: UnixMillis) -> Lines {
     let Some(live) = content::live(report, now) else { return super::text(report, false) };
     let mut out = Text::default();
@@ -23,7 +23,7 @@ mod tests {
     use crate::testing::{job, merged, part, slurm};
 
     #[test]
-    fn a_job_that_runs_says_what_it_cannot_know_yet() {
+    fn running_job_lists_what_is_not_known_yet() {
         let words = |as_of: [Option<u64>; 2]| {
             let parts: Vec<_> = ["n1", "n2"]
                 .iter()

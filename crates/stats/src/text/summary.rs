@@ -3,8 +3,8 @@ use railgate_text::shorten;
 use crate::view::screen::telling;
 use crate::{EndKind, JobReport};
 
-/// One line for accounting: how it ended, its utilisations, what cost most. `None` where nothing is known that Slurm
-/// does not know itself.
+/// One line for accounting: end, utilisation, and the costliest finding. `None` if it would add nothing to
+/// Slurm's own record.
 pub fn summary(report: &JobReport) -> Option<String> {
     let mut parts = vec![report.ended.kind.title().to_owned()];
     if let Some((_, analysis)) = telling(report) {
@@ -24,7 +24,7 @@ pub fn summary(report: &JobReport) -> Option<String> {
     if report.attempts.len() > 1 {
         parts.push(format!("{} attempts", report.attempts.len()));
     }
-    // A fault is worth its node's name.
+    // For a fault the node's name is included.
     if let (EndKind::Hardware | EndKind::NodeDied, Some(proof)) =
         (report.ended.kind, report.ended.proof.first())
     {
@@ -39,7 +39,7 @@ mod tests {
     use crate::testing::{job, merged, part, story};
 
     #[test]
-    fn a_line_says_more_than_slurm_does_or_is_not_there() {
+    fn line_adds_to_slurms_record_or_is_absent() {
         let line = summary(&story()).unwrap();
         assert!(line.starts_with("completed, ") && line.contains("3 attempts"), "{line}");
         let mut bare = part("n1", &job(0..8), "", vec![], 0);

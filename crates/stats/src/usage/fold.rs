@@ -1,6 +1,6 @@
 use super::{Field, Sample, State, Value, Values};
 
-/// Samples of one state folded together.
+/// Samples of one state, folded into one.
 #[derive(Clone, Debug, Default)]
 pub struct Fold {
     first: Option<Sample>,
@@ -11,7 +11,7 @@ pub struct Fold {
     host: Sums,
 }
 
-/// One thing's fields: sums over time, and extremes.
+/// Fields of one device: sums over time, minima and maxima.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums(Vec<Sum>);
 
@@ -70,19 +70,20 @@ impl Sums {
 }
 
 impl Fold {
-    /// Seconds in it so far.
+    /// Duration of the samples so far, seconds.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Whether a sample can join those that are in it: the same things in the same state.
+    /// Whether a sample can be added: same devices, same state.
     pub fn takes(&self, state: State, gpus: usize, rails: usize) -> bool {
         self.first.as_ref().is_none_or(|first| {
             first.state == state && first.gpus.len() == gpus && first.rails.len() == rails
         })
     }
 
-    /// Whether something is known of the same GPUs: folded with others, a sample without would pass for one with.
+    /// Whether the sample has data of the same GPUs. Otherwise the folded sample would imply data that does not
+    /// exist.
     pub fn knows_as(&self, sample: &Sample) -> bool {
         let known = |sample: &Sample| sample.gpus.iter().map(super::Values::is_empty).collect::<Vec<_>>();
         self.first.as_ref().is_none_or(|first| known(first) == known(sample))
@@ -105,7 +106,7 @@ impl Fold {
         self.first.get_or_insert_with(|| sample.clone());
     }
 
-    /// All of them as one, and begins anew. `None` where there were none.
+    /// Returns all samples as one, and resets. `None` if there were none.
     #[expect(clippy::cast_possible_truncation, reason = "a minute has few digits")]
     pub fn take(&mut self) -> Option<Sample> {
         let Fold { first, seconds, folded, gpus, rails, host } = std::mem::take(self);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn means_weigh_by_time_and_what_is_not_known_weighs_nothing() {
+    fn means_are_weighted_by_time_and_unknown_values_are_ignored() {
         let mut fold = Fold::default();
         fold.add(&sample(1000, 5.0, Some(90.0), 10.0));
         fold.add(&sample(6000, 10.0, Some(30.0), 25.0));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn other_states_do_not_mix() {
+    fn samples_of_different_states_are_not_folded() {
         let mut fold = Fold::default();
         assert!(fold.takes(State::Suspended, 8, 8));
         fold.add(&sample(0, 5.0, None, 0.0));

@@ -1,36 +1,37 @@
-//! The sample file: `<node>.samples` beside a report, and the same in pieces while the job runs.
+//! The samples file: `<node>.samples` beside a report, and in segments while the job runs.
 //!
-//! A stream of records: length of the payload (u32), kind (u8), CRC-32 of kind and payload (u32), payload; numbers
-//! are little-endian. A record that is cut off or whose sum is wrong ends the stream: what came before it stands.
+//! A stream of records: length of the payload (u32), kind (u8), CRC-32 of kind and payload (u32), payload.
+//! Numbers are little-endian. A truncated record or one with a wrong checksum ends the stream; earlier records
+//! are valid.
 //!
 //! | kind | payload |
 //! |---|---|
-//! | `H` | [`Head`] as JSON: what the records after it are of, up to the next head |
+//! | `H` | [`Head`] as JSON: describes the records after it, up to the next head |
 //! | `S` | one sample |
-//! | `M` | a minute (or more) of samples folded together |
+//! | `M` | samples of a minute or more, folded into one |
 //! | `N` | [`Note`] as JSON |
-//! | `E` | [`End`] as JSON: the sampler ended as it should |
+//! | `E` | [`End`] as JSON: the sampler ended normally |
 //!
-//! A sample: start (u64, Unix milliseconds), seconds (f32), how many are folded (u16), state (u8: 0 runs, 1 suspended,
-//! 2 yielded), then the values of each GPU, each port and the host in the head's order. Values: two bits per field
-//! (0 not known, 1 zero, 2 one number, 3 mean with the lowest and the highest) in as many bytes as that takes, then
-//! for each field with numbers the mean (f32) and, in a folded one, lowest and highest as the upper half of an f32,
-//! which is exact to 0.4 %.
+//! A sample: start (u64, Unix milliseconds), seconds (f32), number of folded samples (u16), state (u8: 0
+//! running, 1 suspended, 2 yielded), then the values of each GPU, each port and the host in the head's order.
+//! Values: two bits per field (0 unknown, 1 zero, 2 one number, 3 mean with minimum and maximum), padded to
+//! whole bytes, then for each field with numbers the mean (f32) and, in a folded sample, minimum and maximum as
+//! the upper half of an f32, which is exact to 0.4 %.
 
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use super::{Field, GpuField, HostField, RailField, Sample, State, Value, Values};
 
-/// The layout that this build writes.
+/// Schema that this build writes.
 pub const SAMPLES_SCHEMA: u32 = 1;
-/// No record is longer.
+/// Maximum length of a record, bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// No node has more GPUs, or ports.
+/// Maximum number of GPUs, and of ports.
 const MOST_THINGS: usize = 256;
 const FRAME: usize = 9;
 
-/// What samples are of.
+/// Describes the samples after it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// [`SAMPLES_SCHEMA`] of the writer.
@@ -41,23 +42,23 @@ pub struct Head {
     pub job: u32,
     /// Restart count.
     pub attempt: u32,
-    /// When the sampler began; later times are counted from here by a monotonic clock.
+    /// Start of the sampler; later times are measured from here with a monotonic clock.
     pub start: UnixMillis,
-    /// That clock at the same moment: seconds since boot.
+    /// Monotonic clock at the same moment: seconds since boot.
     pub boot_s: f64,
-    /// The boot.
+    /// Boot id.
     pub boot_id: String,
-    /// Seconds between samples.
+    /// Interval between samples, seconds.
     pub interval_s: f64,
-    /// The GPUs, in the samples' order.
+    /// GPUs in the order of the samples.
     pub gpus: Vec<HeadGpu>,
-    /// The ports, in the samples' order.
+    /// Ports in the order of the samples.
     pub rails: Vec<HeadRail>,
-    /// The fields of each GPU, in the samples' order; a reader goes by these names.
+    /// Field names of each GPU in the order of the samples; readers use these names.
     pub gpu_fields: Vec<String>,
-    /// The fields of each port.
+    /// Field names of each port.
     pub rail_fields: Vec<String>,
-    /// The fields of the host.
+    /// Field names of the host.
     pub host_fields: Vec<String>,
 }
 
@@ -67,17 +68,17 @@ pub struct Head {
 pub struct HeadGpu {
     /// NVML index.
     pub index: u32,
-    /// UUID, of the MIG device where it is one.
+    /// UUID; that of the MIG device if it is one.
     pub uuid: String,
     /// NVML's model name.
     pub model: String,
-    /// GPU instance, of a MIG device.
+    /// GPU instance id of a MIG device.
     pub instance: Option<u32>,
-    /// SMs of that instance.
+    /// Number of SMs of that instance.
     pub instance_sms: Option<u32>,
-    /// MiB.
+    /// Total memory, MiB.
     pub memory_total_mib: Option<u64>,
-    /// Why fields are lacking, by field: `unsupported`, or what NVML said.
+    /// Missing fields with the reason: `unsupported`, or NVML's error.
     pub lacking: Vec<(String, String)>,
 }
 
@@ -85,55 +86,55 @@ pub struct HeadGpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeadRail {
-    /// `mlx5_0`
+    /// HCA name, `mlx5_0`.
     pub hca: String,
-    /// From 1.
+    /// Port number, from 1.
     pub port: u32,
-    /// Its rail.
+    /// Rail number.
     pub rail: Option<usize>,
 }
 
-/// Something that the numbers alone do not tell.
+/// A remark that the figures do not include.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When.
+    /// Time of the remark.
     pub at: UnixMillis,
-    /// What, one line.
+    /// The remark, one line.
     pub what: String,
 }
 
-/// The sampler's last word.
+/// Final record of the sampler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// When.
+    /// Time of the end.
     pub at: UnixMillis,
     /// CPU time of both its processes, seconds.
     pub cpu_s: f64,
-    /// Memory that both held, MiB; pages that they share count once.
+    /// Memory of both processes, MiB; shared pages count once.
     pub memory_mib: f64,
-    /// Kills for want of memory in the job's cgroup.
+    /// Processes killed for lack of memory in the job's cgroup.
     pub oom_kills: Option<u64>,
-    /// MiB at most, by the kernel's account of the job's cgroup.
+    /// Peak memory of the job's cgroup as counted by the kernel, MiB.
     pub memory_peak_mib: Option<u64>,
-    /// Cores that the job may use.
+    /// CPU cores that the job may use.
     pub cpus_allowed: Option<f64>,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// What follows is of these.
+    /// Describes the records after it.
     Head(Head),
-    /// One sample, or several folded together.
+    /// One sample, or several folded into one.
     Sample(Sample),
     /// A remark.
     Note(Note),
-    /// The end.
+    /// End of the sampler.
     End(End),
 }
 
 impl Head {
-    /// A head with this build's fields.
+    /// A head with the fields of this build.
     pub fn new(node: &str, job: u32, attempt: u32) -> Self {
         fn names<F: Field>() -> Vec<String> {
             F::ALL.iter().map(|field| field.name().to_owned()).collect()
@@ -152,10 +153,10 @@ impl Head {
 }
 
 impl Record {
-    /// Adds the record to a stream.
+    /// Appends the record to a stream.
     ///
     /// # Errors
-    /// It is larger than a record may be.
+    /// The record exceeds the maximum length.
     pub fn write(&self, out: &mut Vec<u8>) -> Result<(), String> {
         let json = |what: serde_json::Result<Vec<u8>>| what.map_err(|why| why.to_string());
         let (kind, payload) = match self {
@@ -211,7 +212,7 @@ fn encode_values<F: Field>(values: &Values<F>, spread: bool, out: &mut Vec<u8>) 
             numbers.extend_from_slice(&value.mean.to_le_bytes());
         }
         if state > 2 {
-            // Outwards, so that the mean stays between them.
+            // Rounded outwards, so that the mean stays between them.
             numbers.extend_from_slice(&half(value.min, value.min < 0.0).to_le_bytes());
             numbers.extend_from_slice(&half(value.max, value.max > 0.0).to_le_bytes());
         }
@@ -221,15 +222,15 @@ fn encode_values<F: Field>(values: &Values<F>, spread: bool, out: &mut Vec<u8>) 
     out.extend_from_slice(&numbers);
 }
 
-/// The upper half of a number, rounded away from zero or towards it.
+/// Upper half of an f32, rounded away from zero or towards it.
 fn half(value: f32, away: bool) -> u16 {
     let [low, lower, b, a] = value.to_le_bytes();
     let half = u16::from_le_bytes([b, a]);
-    // The next one up is still finite: the largest numbers are no sensor's.
+    // The next value is still finite; no sensor has larger ones.
     if away && (low, lower) != (0, 0) && value.abs() < 1e38 { half + 1 } else { half }
 }
 
-/// Reads records one after the other; ends at the first one that is not whole.
+/// Iterates over records; ends at the first incomplete one.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     left: &'a [u8],
@@ -238,14 +239,14 @@ pub struct Records<'a> {
     damage: Option<String>,
 }
 
-/// The length of a stream up to its first record that is not whole.
+/// Length of a stream up to its first incomplete record, bytes.
 pub fn whole_bytes(stream: &[u8]) -> usize {
     let mut records = Records::new(stream);
     while records.next().is_some() {}
     records.at
 }
 
-/// How the samples under the last head are laid out.
+/// Layout of the samples under the last head.
 #[derive(Clone, Debug, Default)]
 struct Layout {
     gpus: usize,
@@ -256,12 +257,12 @@ struct Layout {
 }
 
 impl<'a> Records<'a> {
-    /// Reads from the start of a stream. Its content is not trusted.
+    /// Reads a stream from its start. The content is not trusted.
     pub fn new(stream: &'a [u8]) -> Self {
         Records { left: stream, at: 0, layout: Layout::default(), damage: None }
     }
 
-    /// Why it ended before the stream did; `None` where it did not.
+    /// Why reading ended before the end of the stream; `None` if it did not.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
@@ -285,7 +286,7 @@ impl<'a> Records<'a> {
             let record = self.record(kind, payload)?;
             self.left = rest;
             self.at += FRAME + length;
-            // A kind that is newer than this build is skipped.
+            // Record kinds of newer builds are skipped.
             if let Some(record) = record {
                 return Ok(Some(record));
             }

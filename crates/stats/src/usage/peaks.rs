@@ -1,26 +1,27 @@
-//! What GPUs can do: dense tensor peaks, the clock they are at, and how a tensor pipe's activity becomes work.
+//! Peaks of GPUs: dense tensor peaks, their clock, and the conversion of tensor activity to work.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One model. Figures are dense (vendors' headlines are often those for 2:4 sparsity, twice as high) and per GPU, not
-/// per board or superchip.
+/// Peaks of one GPU model. Figures are dense (vendors often advertise those for 2:4 sparsity, twice as high)
+/// and per GPU, not per board or superchip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
-    /// The row's name.
+    /// Id of the row.
     pub id: &'static str,
-    /// What NVML's model name must hold, all of them; the first row that fits counts, so longer names come first.
+    /// Words that NVML's model name must all contain. The first matching row is used, so longer names come
+    /// first.
     pub words: &'static [&'static str],
-    /// bf16 with single-precision accumulation (fp16 where the chip has no bf16), TFLOP/s.
+    /// bf16 peak with single-precision accumulation (fp16 on chips without bf16), TFLOP/s.
     pub bf16: f64,
-    /// tf32, of the bf16 rate; 0 where the chip has none.
+    /// tf32 peak relative to bf16; 0 if not supported.
     pub tf32: f64,
-    /// fp8, of the bf16 rate; 0 where the chip has none.
+    /// fp8 peak relative to bf16; 0 if not supported.
     pub fp8: f64,
-    /// SMs of the whole chip as it is sold.
+    /// Enabled SMs of the product.
     pub sms: u32,
-    /// The SM clock that the peak is at, MHz.
+    /// SM clock of the peak, MHz.
     pub clock_mhz: f64,
     /// Single precision outside the tensor pipe, FLOP per clock and SM.
     pub fp32_per_clock: f64,
@@ -28,14 +29,14 @@ pub struct Peak {
     pub fp64_per_clock: f64,
     /// Memory bandwidth, GB/s.
     pub memory_gbytes_s: f64,
-    /// Measured: while tensor kernels run, tensor activity × NVML's clock is so much more than the work done, and the
-    /// truth lies within so much of what comes out.
+    /// Measured ratio of tensor activity × NVML's clock to work done while tensor kernels run, and the relative
+    /// uncertainty of the result.
     pub calibration: Option<(f64, f64)>,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: &'static str,
 }
 
-/// Without a calibration of its own a model is taken as it stands; the models that were measured were 8 to 14 % high.
+/// Uncertainty of a model without calibration, used as it is; measured models read 8 to 14 % too high.
 pub const UNCALIBRATED_BAND: f64 = 0.15;
 
 const SHEET: &str = "NVIDIA data sheet, dense; SMs × FLOP per clock × clock gives the same";
@@ -81,7 +82,7 @@ const fn ampere(id: &'static str, words: &'static [&'static str], memory_gbytes_
     }
 }
 
-/// Cards with the graphics chips: single precision runs at twice the CUDA cores' count, double hardly at all.
+/// Cards with graphics chips: single precision at twice the number of CUDA cores, almost no double precision.
 const fn graphics(
     id: &'static str,
     words: &'static [&'static str],
@@ -107,10 +108,10 @@ const fn graphics(
     }
 }
 
-/// What is known. Blackwell's clocks follow from its data sheet's peak and the chip's rate.
+/// Known models. Clocks of Blackwell are derived from the peak in its data sheet and the chip's rate.
 pub const PEAKS: &[Peak] = &[
     Peak {
-        // GEMMs of six sizes in four types at full and partial load: docs/accuracy.md.
+        // Measured with GEMMs of six sizes in four data types at full and partial load: docs/accuracy.md.
         calibration: Some((1.103, 0.03)),
         ..hopper("h200-sxm", &["H200"], 989.4, 132, 1830.0, 4800.0)
     },
@@ -143,7 +144,7 @@ pub const PEAKS: &[Peak] = &[
     graphics("a6000", &["RTX A6000"], 154.8, 0.0, 84, 1800.0, 768.0),
     graphics("rtx4090", &["RTX 4090"], 165.2, 2.0, 128, 2520.0, 1008.0),
     graphics("rtx3090", &["RTX 3090"], 71.2, 0.0, 82, 1695.0, 936.0),
-    // Cut down for export: the chip's rate does not follow from its SMs, so activity × clock needs a calibration.
+    // An export variant: the chip's rate does not follow from its SMs, so activity × clock needs a calibration.
     Peak { tf32: 0.5, fp8: 2.0, ..export("h20", &["H20"], 148.0, 78, 1980.0, 4000.0) },
     Peak { tf32: 0.5, fp8: 2.0, ..export("l20", &["L20"], 119.5, 92, 2520.0, 864.0) },
 ];
@@ -169,15 +170,15 @@ const fn export(
     }
 }
 
-/// `[stats.models."NVIDIA H200"]`: a site's own figures for a model, by NVML's whole name. What is left out stays as
-/// it is in the table.
+/// `[stats.models."NVIDIA H200"]`: the site's figures for a model, by NVML's complete name. Absent keys keep
+/// the value of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteModel {
-    /// Dense bf16, TFLOP/s.
+    /// Dense bf16 peak, TFLOP/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bf16_tflops: Option<f64>,
-    /// The SM clock that this is at, MHz.
+    /// SM clock of that peak, MHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_mhz: Option<f64>,
     /// Memory bandwidth, GB/s.
@@ -186,7 +187,7 @@ pub struct SiteModel {
     /// Activity × clock ÷ work under load, as `railgate calibrate` measures it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activity_per_work: Option<f64>,
-    /// The truth lies within this of the figure; 0.05 is 5 %.
+    /// Relative uncertainty of the result; 0.05 is 5 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub band: Option<f64>,
 }
@@ -214,44 +215,44 @@ impl SiteModel {
 /// The figures in force for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// The row, or `site`.
+    /// Id of the row, or `site`.
     pub id: String,
     /// As in [`Peak`].
     pub bf16: f64,
     /// As in [`Peak`].
     pub clock_mhz: f64,
-    /// As in [`Peak`]; `None` where only the site knows the model and did not say.
+    /// As in [`Peak`]; `None` if the model is only configured by the site, without this figure.
     pub memory_gbytes_s: Option<f64>,
-    /// Activity × clock ÷ work, its band, and whose it is.
+    /// Activity × clock ÷ work, its uncertainty, and its source.
     pub calibration: Option<(f64, f64, &'static str)>,
-    /// The row, where there is one.
+    /// The row of the table, if there is one.
     pub row: Option<&'static Peak>,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: String,
 }
 
 impl Model {
-    /// What NVML's clock is multiplied with for time in which tensor kernels ran; 1 without a calibration.
+    /// Factor for NVML's clock during tensor kernels; 1 without a calibration.
     pub fn clock_factor(&self) -> f64 {
         self.calibration.map_or(1.0, |(activity_per_work, ..)| 1.0 / activity_per_work)
     }
 
-    /// What a pipe has done, percent MHz: activity × clock, of which `slowed` counts for time in which tensor kernels
-    /// ran. SMs run slower then than NVML's clock says; the activity itself is exact.
+    /// Corrected work of a pipe, percent MHz: activity × clock, of which `slowed` was measured while tensor
+    /// kernels ran. SMs then run slower than NVML's clock; the activity is exact.
     pub fn done(&self, work: f64, slowed: f64) -> f64 {
         work - slowed * (1.0 - self.clock_factor())
     }
 
-    /// [`Model::done`] by the tensor pipe as a fraction of the peak.
+    /// [`Model::done`] of the tensor pipe as a fraction of the peak.
     pub fn tensor_fraction(&self, work: f64, slowed: f64) -> f64 {
         self.done(work, slowed) / 100.0 / self.clock_mhz
     }
 }
 
-/// The row for a model by NVML's name.
+/// Row of the table for NVML's model name.
 pub fn peak_of(name: &str) -> Option<&'static Peak> {
     let name = name.to_ascii_lowercase();
-    // A word must not go on: "H20" is not in "H200", "B200" not in "GB200".
+    // Whole words only: "H20" does not match "H200", nor "B200" "GB200".
     let holds = |word: &str| {
         let word = word.to_ascii_lowercase();
         name.match_indices(&word).any(|(at, _)| {
@@ -295,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_find_their_own_row() {
+    fn model_names_find_their_row() {
         for (name, id) in [
             ("NVIDIA H200", "h200-sxm"),
             ("NVIDIA H200 NVL", "h200-nvl"),
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(peak_of("Quadro P400"), None);
     }
 
-    /// A peak that was taken from the sparse column would be twice as high.
+    /// A peak taken from the sparse column would be twice as high.
     #[test]
     fn peaks_follow_from_the_chip() {
         for peak in PEAKS.iter().filter(|peak| !["h20", "l20", "l40"].contains(&peak.id)) {
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sites_word_goes_over_the_tables() {
+    fn site_figures_override_the_table() {
         let site = BTreeMap::from([
             ("NVIDIA H200".to_owned(), SiteModel { activity_per_work: Some(1.2), ..SiteModel::default() }),
             (

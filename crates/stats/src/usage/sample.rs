@@ -1,14 +1,15 @@
 use railgate_model::UnixMillis;
 
-/// What is sampled of one thing: a list of numbers with names. A field keeps its place for ever; new ones come last.
+/// Fields sampled of one device: a list of named numbers. The place of a field never changes; new ones are
+/// appended.
 pub trait Field: Copy + Sized + 'static {
-    /// In the order of their places, at most 32.
+    /// Fields in the order of their places, at most 32.
     const ALL: &'static [Self];
-    /// Its place.
+    /// Place of the field.
     fn place(self) -> usize;
-    /// As it stands in the file's head and in tables: `tensor_percent`.
+    /// Name in the file's head and in tables: `tensor_percent`.
     fn name(self) -> &'static str;
-    /// It counts from the sampler's beginning and only grows: its last value says all.
+    /// Whether the field counts from the start of the sampler, so that its last value is the total.
     fn grows(self) -> bool {
         matches!(self.name(), "energy_j" | "errors" | "retransmits" | "congestion_marks")
     }
@@ -38,15 +39,15 @@ macro_rules! fields {
 }
 
 fields! {
-    /// What is sampled of a GPU. Activities are percent over the sample's time.
+    /// Fields of a GPU. Activities are percent over the duration of the sample.
     GpuField {
-        /// Some context was busy.
+        /// Time in which a context was active.
         Graphics = "graphics_percent",
         /// SMs with at least one warp.
         Sm = "sm_percent",
-        /// Warps resident.
+        /// Resident warps.
         Occupancy = "occupancy_percent",
-        /// Any tensor pipe.
+        /// Any tensor pipe active.
         Tensor = "tensor_percent",
         /// Tensor pipe, double precision.
         Dfma = "dfma_percent",
@@ -54,7 +55,7 @@ fields! {
         Hmma = "hmma_percent",
         /// Tensor pipe, integers.
         Imma = "imma_percent",
-        /// Memory traffic, of the peak.
+        /// Memory traffic, percent of the peak.
         Dram = "dram_percent",
         /// Double precision outside the tensor pipe.
         Fp64 = "fp64_percent",
@@ -70,35 +71,35 @@ fields! {
         NvlinkTx = "nvlink_tx_bytes_s",
         /// Bytes per second received over NVLink.
         NvlinkRx = "nvlink_rx_bytes_s",
-        /// Time with any kernel, percent.
+        /// Time with any kernel running, percent.
         AnyKernel = "any_kernel_percent",
         /// Time with any memory access, percent.
         MemoryBusy = "memory_busy_percent",
         /// SM clock, MHz.
         SmClock = "sm_clock_mhz",
-        /// SM activity times SM clock while SMs worked: percent MHz.
+        /// SM activity times SM clock while SMs were active: percent MHz.
         SmWork = "sm_percent_mhz",
-        /// Tensor activity times SM clock as NVML reads it: percent MHz.
+        /// Tensor activity times NVML's SM clock: percent MHz.
         TensorWork = "tensor_percent_mhz",
-        /// Of that, what the clock counts for that was read while tensor kernels ran and SMs ran slower than it says.
+        /// Part of `TensorWork` measured while tensor kernels ran, when SMs run slower than NVML's clock.
         TensorWorkSlowed = "tensor_percent_slowed_mhz",
-        /// Single precision activity times SM clock as NVML reads it: percent MHz.
+        /// Single precision activity times NVML's SM clock: percent MHz.
         Fp32Work = "fp32_percent_mhz",
-        /// Watts, read.
+        /// Power, watts.
         Power = "power_w",
-        /// Joules since the sampler began, by the energy counter.
+        /// Energy since the start of the sampler, joules, from the energy counter.
         Energy = "energy_j",
-        /// °C.
+        /// Temperature, °C.
         Temperature = "temperature_c",
-        /// MiB.
+        /// Memory in use, MiB.
         MemoryUsed = "memory_used_mib",
         /// Share of the time under the power cap, percent.
         PowerCap = "power_cap_percent",
         /// Share of the time in hardware slowdown, percent.
         HwSlowdown = "hw_slowdown_percent",
-        /// Share of the time at software's thermal limit, percent.
+        /// Share of the time at the thermal limit of the software, percent.
         SwThermal = "sw_thermal_percent",
-        /// Share of the time at hardware's thermal limit, percent.
+        /// Share of the time at the thermal limit of the hardware, percent.
         HwThermal = "hw_thermal_percent",
         /// Share of the time under power brake, percent.
         PowerBrake = "power_brake_percent",
@@ -106,35 +107,35 @@ fields! {
 }
 
 fields! {
-    /// What is sampled of an RDMA port.
+    /// Fields of an RDMA port.
     RailField {
         /// Bytes per second sent.
         Tx = "tx_bytes_s",
         /// Bytes per second received.
         Rx = "rx_bytes_s",
-        /// Errors since the sampler began.
+        /// Errors since the start of the sampler.
         Errors = "errors",
-        /// Packets sent again since the sampler began.
+        /// Packets sent again since the start of the sampler.
         Retransmits = "retransmits",
-        /// Marks of congestion since the sampler began.
+        /// Congestion marks since the start of the sampler.
         Congestion = "congestion_marks",
-        /// Ticks with data and no credits per second.
+        /// Ticks per second with data to send and no credits.
         XmitWait = "xmit_wait_s",
     }
 }
 
 fields! {
-    /// What is sampled of the job's cgroup.
+    /// Fields of the job's cgroup.
     HostField {
-        /// Cores busy.
+        /// Busy CPU cores.
         Cpu = "cpu_cores",
-        /// MiB in use.
+        /// Memory in use, MiB.
         Memory = "memory_mib",
-        /// Percent of the time in which some task waited for the CPU.
+        /// Percent of the time in which a task waited for the CPU.
         CpuPressure = "cpu_pressure_percent",
-        /// Percent of the time in which some task waited for memory.
+        /// Percent of the time in which a task waited for memory.
         MemoryPressure = "memory_pressure_percent",
-        /// Percent of the time in which some task waited for I/O.
+        /// Percent of the time in which a task waited for I/O.
         IoPressure = "io_pressure_percent",
         /// Bytes per second read.
         IoRead = "io_read_bytes_s",
@@ -143,18 +144,18 @@ fields! {
     }
 }
 
-/// One value of a sample, over its time.
+/// One value of a sample, over its duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
     /// Mean.
     pub mean: f32,
-    /// The lowest of the samples that were folded into this one; the mean itself in a sample that is none of several.
+    /// Minimum of the folded samples; equal to the mean in a sample that is not folded.
     pub min: f32,
-    /// The highest.
+    /// Maximum of the folded samples.
     pub max: f32,
 }
 
-/// Values of one thing by field; `None` was not known.
+/// Values of one device by field; `None` is unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values<F> {
     values: Vec<Option<Value>>,
@@ -168,17 +169,17 @@ impl<F: Field> Default for Values<F> {
 }
 
 impl<F: Field> Values<F> {
-    /// One field, where it is known.
+    /// Value of a field, if known.
     pub fn get(&self, field: F) -> Option<Value> {
         self.values.get(field.place()).copied().flatten()
     }
 
-    /// Its mean.
+    /// Mean of a field, if known.
     pub fn mean(&self, field: F) -> Option<f64> {
         self.get(field).map(|value| value.mean.into())
     }
 
-    /// Sets a field; what is not a number is not known.
+    /// Sets a field; a number that is not finite counts as unknown.
     pub fn set(&mut self, field: F, value: Option<Value>) {
         let sound = |value: &Value| [value.mean, value.min, value.max].iter().all(|part| part.is_finite());
         if let Some(place) = self.values.get_mut(field.place()) {
@@ -186,51 +187,51 @@ impl<F: Field> Values<F> {
         }
     }
 
-    /// Sets a field that one sample has read.
+    /// Sets a field from a single reading.
     #[expect(clippy::cast_possible_truncation, reason = "seven digits are more than any sensor has")]
     pub fn put(&mut self, field: F, value: Option<f64>) {
         self.set(field, value.map(|value| value as f32).map(|mean| Value { mean, min: mean, max: mean }));
     }
 
-    /// Nothing is known.
+    /// Whether all fields are unknown.
     pub fn is_empty(&self) -> bool {
         self.values.iter().all(Option::is_none)
     }
 }
 
-/// What the job was doing, as far as it matters to what its numbers mean.
+/// State of the job that its figures depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It ran.
+    /// Running.
     #[default]
     Running,
-    /// It was suspended: neither run nor idle.
+    /// Suspended: neither running nor idle.
     Suspended,
-    /// Its user had asked that the GPUs be left alone: nothing is known of them.
+    /// The user had asked the sampler not to access the GPUs, so nothing is known of them.
     Yielded,
 }
 
-/// What one stretch of time looked like on this node: five seconds, or a minute folded together.
+/// Figures of this node over a period: five seconds, or a minute folded into one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When it began.
+    /// Beginning of the period.
     pub start: UnixMillis,
-    /// How long it stands for, seconds.
+    /// Duration, seconds.
     pub seconds: f32,
-    /// How many samples are folded into it, 1 for a sample that is none of several.
+    /// Number of samples folded into it; 1 if it is not folded.
     pub folded: u16,
-    /// Of all of it.
+    /// State during the whole period.
     pub state: State,
-    /// One entry per GPU, in the file head's order.
+    /// One entry per GPU, in the order of the head.
     pub gpus: Vec<Values<GpuField>>,
-    /// One entry per RDMA port, in the file head's order.
+    /// One entry per RDMA port, in the order of the head.
     pub rails: Vec<Values<RailField>>,
     /// The job's cgroup.
     pub host: Values<HostField>,
 }
 
 impl Sample {
-    /// When it ended.
+    /// End of the period.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     pub fn end(&self) -> UnixMillis {
         self.start.saturating_add((f64::from(self.seconds) * 1000.0).round() as u64)

@@ -10,14 +10,14 @@ use super::{
     PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
 
-/// The longest of a run that are named.
+/// Maximum number of gaps that are listed, the longest ones.
 const MOST_GAPS: usize = 20;
 const MOST_NOTES: usize = 50;
 /// A shorter gap between two samples is normal.
 const JITTER_MS: u64 = 1500;
 
-/// Sums up what a sampler wrote. `streams` are its files, in any order; a minute that is in one and its samples in
-/// another count once. `end` is when the run ended by the sampler's own clock. `None` where no head is in any of them.
+/// Sums up the files of a sampler, in any order. A minute in one file and its samples in another count once.
+/// `end` is the end of the run by the sampler's own clock. `None` if no file has a head.
 pub fn summarize(streams: &[&[u8]], end: UnixMillis, site: &BTreeMap<String, SiteModel>) -> Option<Usage> {
     let minutes = minutes_of(streams);
     let mut all = All::default();
@@ -27,7 +27,7 @@ pub fn summarize(streams: &[&[u8]], end: UnixMillis, site: &BTreeMap<String, Sit
     all.finish(end, site)
 }
 
-/// The clock of a sampler's files: what it says at `boot_s` seconds after boot, if that is still the same boot.
+/// Time of a sampler's clock at `boot_s` seconds after boot, if the boot is still the same.
 pub fn moment(streams: &[&[u8]], boot_id: &str, boot_s: f64) -> Option<UnixMillis> {
     let head = streams.iter().find_map(|stream| match Records::new(stream).next()? {
         Record::Head(head) => Some(head),
@@ -38,8 +38,8 @@ pub fn moment(streams: &[&[u8]], boot_id: &str, boot_s: f64) -> Option<UnixMilli
     same.then(|| head.start.saturating_add(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// A sampler's files as one, at most `most` bytes: where they are more, the minutes alone, where even those are,
-/// nothing. A damaged end stays out.
+/// Joins the files of a sampler into one of at most `most` bytes. If they are larger, it has minutes only; if
+/// those are larger too, returns `None`. A damaged tail is dropped.
 pub fn joined(streams: &[&[u8]], most: usize) -> Option<Vec<u8>> {
     let whole = |streams: &[&[u8]]| {
         let mut all = Vec::new();
@@ -51,7 +51,7 @@ pub fn joined(streams: &[&[u8]], most: usize) -> Option<Vec<u8>> {
     whole(streams).or_else(|| whole(streams.get(..1)?))
 }
 
-/// Every moment once, as finely as it is known: for plots. The head is the last one.
+/// Every moment once, at the highest known resolution, for plots, with the last head.
 pub fn timeline(stream: &[u8]) -> Option<(Head, Vec<Sample>)> {
     let mut head = None;
     let mut fine: BTreeMap<UnixMillis, Sample> = BTreeMap::new();
@@ -78,7 +78,7 @@ pub fn timeline(stream: &[u8]) -> Option<(Head, Vec<Sample>)> {
     head.map(|head| (head, fine.into_values().collect()))
 }
 
-/// The times that folded samples stand for, in order.
+/// Periods covered by folded samples, in order.
 fn minutes_of(streams: &[&[u8]]) -> Vec<(UnixMillis, UnixMillis)> {
     let of_record = |record| match record {
         Record::Sample(sample) if sample.folded > 1 => Some((sample.start, sample.end())),
@@ -100,7 +100,7 @@ fn within(minutes: &[(UnixMillis, UnixMillis)], sample: &Sample) -> bool {
 struct All {
     head: Option<Head>,
     gpus: Vec<OneGpu>,
-    /// Which of them the samples under this head are of.
+    /// Indices of the GPUs in the samples under this head.
     order: Vec<usize>,
     rails: BTreeMap<(String, u32), (HeadRail, Sums)>,
     host: Sums,
@@ -153,7 +153,7 @@ impl All {
                 self.gpus.push(OneGpu { head: gpu.clone(), sums: Sums::default(), seconds: 0.0 });
                 self.gpus.len() - 1
             });
-            // A driver that stopped answering takes no name back.
+            // A driver that stopped responding does not remove a known name.
             if let Some(one) = self.gpus.get_mut(place)
                 && (one.head.model.is_empty() || !gpu.model.is_empty())
             {
@@ -208,7 +208,7 @@ impl All {
         {
             gap.why = "the sampler was gone".to_owned();
         }
-        // NVML's order, instances of one GPU beside one another.
+        // In NVML's order, with the instances of one GPU together.
         self.gpus.sort_by_key(|one| (one.head.index, one.head.instance));
         let gpus = self.gpus.iter().map(|one| gpu_usage(one, site)).collect();
         let rails = self.rails.values().map(|(rail, sums)| rail_usage(rail, sums)).collect();
@@ -254,7 +254,7 @@ impl All {
     }
 }
 
-/// By UUID; one that NVML had not named yet by its index.
+/// Whether two entries are the same GPU: by UUID, or by index if NVML had not reported one yet.
 fn same(one: &HeadGpu, other: &HeadGpu) -> bool {
     if one.uuid.is_empty() || other.uuid.is_empty() {
         one.index == other.index && one.instance == other.instance
@@ -267,7 +267,7 @@ fn spread(sum: Sum) -> Option<Spread> {
     Some(Spread { mean: sum.mean()?, min: sum.min, max: sum.max, over_s: sum.seconds })
 }
 
-/// What stands where a field was never read.
+/// Reading of a field that was never sampled.
 fn lacking<T>(lacking: &[(String, String)], field: &str) -> Reading<T> {
     match lacking.iter().find(|(name, _)| name == field) {
         Some((_, why)) if why == "unsupported" => Reading::Unsupported,
@@ -378,7 +378,7 @@ fn flop(
             fp64_tflops: why(),
         };
     };
-    // A slice whose size is not known has no peak of its own; its activity is still a fraction of it.
+    // A slice of unknown size has no peak in TFLOP/s; its activity is still a fraction of that peak.
     let slice = match mig {
         None => Some(1.0),
         Some(mig) if mig.sms > 0 && mig.of_sms > 0 => Some(f64::from(mig.sms) / f64::from(mig.of_sms)),
@@ -387,7 +387,7 @@ fn flop(
     let raw = mean(GpuField::TensorWork).map(|work| model.tensor_fraction(work, 0.0));
     let work = mean(GpuField::TensorWork).zip(mean(GpuField::TensorWorkSlowed));
     let fraction = work.clone().map(|(work, slowed)| model.tensor_fraction(work, slowed));
-    // The clock is the same for every pipe.
+    // The clock is the same for all pipes.
     let fp32_work = mean(GpuField::Fp32Work).zip(work).map(|(fp32, (work, slowed))| {
         let share = if work > 0.0 { slowed / work } else { 0.0 };
         model.done(fp32, fp32 * share)
@@ -402,7 +402,7 @@ fn flop(
             }
         }
     }
-    // Percent MHz on so many SMs with so much per clock.
+    // Percent MHz times the number of SMs times operations per clock.
     let vector = |work: Reading<f64>, per_clock: f64| match (work, slice, model.row) {
         (Reading::Known(work), Some(slice), Some(row)) => {
             Reading::Known(work / 100.0 * 1e6 * per_clock * f64::from(row.sms) * slice / 1e12)
@@ -427,7 +427,7 @@ fn flop(
             clock_mhz: model.clock_mhz,
             memory_gbytes_s: match (model.memory_gbytes_s, mig) {
                 (Some(rate), None) => Reading::Known(rate),
-                // Slices of memory are not slices of SMs.
+                // Memory is not divided in proportion to SMs.
                 (Some(_), Some(_)) | (None, _) => Reading::Unsupported,
             },
             source: model.source.clone(),

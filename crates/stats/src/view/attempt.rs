@@ -1,4 +1,4 @@
-//! One attempt: how it ended, what the controller decided, and what the gate found.
+//! One attempt: its end, the decision of the controller, and the findings of the gate.
 
 use railgate_model::Fitness;
 use serde::Serialize;
@@ -14,107 +14,107 @@ use crate::plain::{float, span, stamp};
 use crate::why::decided;
 use crate::{ActKind, Attempt, Decision, EndKind, Look, NodeReport};
 
-/// Findings are listed of so many nodes.
+/// Maximum number of nodes whose findings are listed.
 const MOST_NODES: usize = 100;
-/// And so many of a check run.
+/// Maximum number of findings listed per check run.
 const MOST_FINDINGS: usize = 50;
-/// And so many faults of railgate itself on a node.
+/// Maximum number of internal errors of railgate listed per node.
 const MOST_FAULTS: usize = 20;
 
 /// One attempt.
 #[derive(Debug, Serialize)]
 pub(crate) struct OfAttempt {
     pub(crate) ended: Ending,
-    /// `looks like the application, exit code 1`; `None` while it runs.
+    /// End and exit status, `looks like the application, exit code 1`; `None` while it runs.
     pub(crate) exit: Option<String>,
-    /// `n[1-2]`; `unknown` where nothing tells.
+    /// Node list, `n[1-2]`; `unknown` if it is not known.
     pub(crate) nodes: String,
-    /// How many nodes have reported; `None` of an attempt that has not begun.
+    /// Number of nodes that reported; `None` for an attempt that has not begun.
     pub(crate) reported: Option<Sentence>,
-    /// How long it ran, and from when; since when where it has not ended.
+    /// Duration and start; only the start if it has not ended.
     pub(crate) ran: Option<Ran>,
     pub(crate) controller: Option<Controller>,
-    /// A fallback to sockets, and nodes whose GPUs differ in rails.
+    /// Fallbacks to sockets, and nodes whose GPUs have different rails.
     pub(crate) warnings: Vec<Sentence>,
-    /// The gate's word on each node that has reported.
+    /// Verdicts of the gate on each node that reported.
     pub(crate) gate: Vec<GateRow>,
-    /// What the gate found, by node.
+    /// Findings of the gate, by node.
     pub(crate) findings: Vec<Found>,
-    /// Rails of the nodes; `None` where no node has a map of them.
+    /// Rails of the nodes; `None` if no node has a rail map.
     pub(crate) rails: Option<Rails>,
-    /// NCCL's variables and transport; `None` where nothing is known of them.
+    /// NCCL's variables and transport; `None` if nothing is known of them.
     pub(crate) environment: Option<Environment>,
-    /// Counters of GPUs and ports; `None` where no node has any.
+    /// Counters of GPUs and ports; `None` if no node has any.
     pub(crate) counters: Option<Counters>,
 }
 
-/// How long an attempt ran.
+/// Duration of an attempt.
 #[derive(Debug, Serialize)]
 pub(crate) enum Ran {
     Ended(Sentence),
     Since(Sentence),
 }
 
-/// What the controller decided.
+/// Decision of the controller.
 #[derive(Debug, Serialize)]
 pub(crate) struct Controller {
-    /// `railgate requeued the job`
+    /// The decision, `railgate requeued the job`.
     pub(crate) what: &'static str,
     pub(crate) why: Sentence,
-    /// `auto`, `never`, a number or `unknown`.
+    /// Consent: `auto`, `never`, a number or `unknown`.
     pub(crate) consent: String,
     pub(crate) waited_ms: u64,
     pub(crate) budget: Option<Sentence>,
     pub(crate) nodes: Vec<AskedNode>,
 }
 
-/// A node as the controller saw it.
+/// A node that the controller checked.
 #[derive(Debug, Serialize)]
 pub(crate) struct AskedNode {
     pub(crate) node: String,
     pub(crate) state: String,
     pub(crate) reason: Sentence,
-    /// Where evidence came from; `None` where there was none.
+    /// Source of the evidence; `None` if there was none.
     pub(crate) evidence: Option<String>,
 }
 
-/// A node before and after the attempt.
+/// Verdicts on a node before and after the attempt.
 #[derive(Debug, Serialize)]
 pub(crate) struct GateRow {
     pub(crate) node: String,
-    /// `None`: not judged.
+    /// Verdict before the attempt; `None` if there was no check run.
     pub(crate) before: Option<Fitness>,
     pub(crate) after: Option<Fitness>,
-    /// Its epilog has reported.
+    /// Whether its epilog has reported.
     pub(crate) has_ended: bool,
-    /// Options of the job; empty where they are not known.
+    /// Options of the job; empty if they are not known.
     pub(crate) gate: String,
     pub(crate) requeue: String,
     pub(crate) profile: Option<String>,
-    /// What railgate did on the node.
+    /// Acts of railgate on the node.
     pub(crate) acts: Vec<String>,
-    /// Something was found or done on it, or a check run is missing.
+    /// Whether there are findings or acts, or a check run is missing.
     pub(crate) has_news: bool,
 }
 
-/// One thing that the gate found on a node.
+/// One item that the gate reports about a node.
 #[derive(Debug, Serialize)]
 pub(crate) enum Found {
     Finding {
         node: String,
         phase: String,
-        /// `gpu-lost@3`
+        /// Check and part, `gpu-lost@3`.
         subject: String,
         severity: String,
         class: String,
         what: Sentence,
         fix: Sentence,
-        /// `rows remapped: 3 (want 0; NVML)`
+        /// Evidence rows, `rows remapped: 3 (want 0; NVML)`.
         proof: Vec<String>,
     },
     /// A part of the node that a check run could not read.
     NotRead { node: String, phase: String, part: &'static str, why: Sentence },
-    /// A fault of railgate itself.
+    /// An internal error of railgate.
     Fault { node: String, what: Sentence },
 }
 

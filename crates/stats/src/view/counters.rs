@@ -1,4 +1,4 @@
-//! What counters of GPUs and ports did during an attempt.
+//! Changes of counters of GPUs and ports during an attempt.
 
 use railgate_model::{Access, Reading};
 use serde::Serialize;
@@ -7,34 +7,34 @@ use super::Sentence;
 use crate::plain::{byte_rate, bytes, cell, energy, float, port_state, span, stamp};
 use crate::{Attempt, Counter, GpuUse, NodeReport, PortUse, Window};
 
-/// Of more nodes than this only those with something odd are listed, and at most so many of them.
+/// With more nodes than this, only those with anomalies are listed, up to this number.
 const MOST_NODES: usize = 64;
 
-/// The counters of an attempt's nodes.
+/// Counters of the nodes of an attempt.
 #[derive(Debug, Serialize)]
 pub(crate) struct Counters {
-    /// What the GPUs drew, and what the rails carried.
+    /// Energy of the GPUs and traffic of the rails.
     pub(crate) totals: Sentence,
-    /// Where nothing is odd on one of many nodes, the first one.
+    /// If none of many nodes has anomalies, only the first one.
     pub(crate) nodes: Vec<NodeCounters>,
-    /// Nodes that are not listed.
+    /// Number of nodes not listed.
     pub(crate) more: usize,
 }
 
-/// The counters of one node.
+/// Counters of one node.
 #[derive(Debug, Serialize)]
 pub(crate) struct NodeCounters {
     pub(crate) node: String,
-    /// `over 1 h 00 min from 2027-01-15 08:00:00 UTC`
+    /// Period, `over 1 h 00 min from 2027-01-15 08:00:00 UTC`.
     pub(crate) window: String,
-    /// Something is not as on a healthy node.
+    /// Whether a counter differs from that of a healthy node.
     pub(crate) is_odd: bool,
     pub(crate) gpus: Vec<GpuRow>,
-    /// Ports carry the traffic of all jobs on the node.
+    /// RDMA ports, with the traffic of all jobs on the node.
     pub(crate) ports: Vec<PortRow>,
 }
 
-/// A counter before and after, and by how much it grew.
+/// A counter before and after, and its increase.
 #[derive(Debug, Serialize)]
 pub(crate) struct Count {
     pub(crate) before: String,
@@ -47,11 +47,11 @@ pub(crate) struct Count {
 pub(crate) struct GpuRow {
     pub(crate) index: u32,
     pub(crate) pci: String,
-    /// The job held it; `None`: not known.
+    /// Whether the job held it; `None` if not known.
     pub(crate) own: Option<bool>,
     pub(crate) access: Access,
     pub(crate) energy: String,
-    /// Mean over the window.
+    /// Mean power over the window.
     pub(crate) power: String,
     pub(crate) ecc_uncorrected: Count,
     pub(crate) ecc_corrected: Count,
@@ -60,14 +60,14 @@ pub(crate) struct GpuRow {
     pub(crate) nvlink_sent: String,
     pub(crate) nvlink_received: String,
     pub(crate) nvlinks_up: Count,
-    /// After the attempt.
+    /// Temperature after the attempt.
     pub(crate) temperature: String,
 }
 
-/// One port.
+/// One RDMA port.
 #[derive(Debug, Serialize)]
 pub(crate) struct PortRow {
-    /// `-` for a port that is no rail.
+    /// Rail number; `-` for a port that is not on a rail.
     pub(crate) rail: String,
     pub(crate) hca: String,
     pub(crate) port: u32,
@@ -79,7 +79,7 @@ pub(crate) struct PortRow {
     pub(crate) received: String,
     pub(crate) received_rate: String,
     pub(crate) link_downs: Count,
-    /// Name, and by how much it grew.
+    /// Error counters with their increase.
     pub(crate) errors: Vec<(String, String)>,
 }
 

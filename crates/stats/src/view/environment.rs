@@ -1,4 +1,4 @@
-//! NCCL's variables and transport, by groups of nodes that are alike in all of it.
+//! NCCL's variables and transport, by groups of nodes that are equal in both.
 
 use serde::Serialize;
 
@@ -7,31 +7,31 @@ use super::nccl::{has_variables, looked, names, value, won};
 use crate::applied::Applied;
 use crate::{Attempt, NodeReport, Over, SetBy, StepSetting};
 
-/// Variables and transport of an attempt's nodes.
+/// Variables and transport of the nodes of an attempt.
 #[derive(Debug, Serialize)]
 pub(crate) struct Environment {
-    /// The same nodes had the same in an earlier attempt.
+    /// The same as on the same nodes in an earlier attempt.
     pub(crate) as_before: bool,
-    /// In order of their first node.
+    /// Groups, in the order of their first node.
     pub(crate) groups: Vec<NodesAlike>,
 }
 
-/// Nodes with the same variables and the same transport.
+/// Nodes with equal variables and transport.
 #[derive(Debug, Serialize)]
 pub(crate) struct NodesAlike {
-    /// `n1, n2 and 6 more`
+    /// Node names, `n1, n2 and 6 more`.
     pub(crate) nodes: String,
-    /// What railgate offered.
+    /// Variables that railgate offered.
     pub(crate) offered: Vec<Offered>,
-    /// Which processes the values in `applied` were read from; `None` where no process was looked for.
+    /// Processes that the values in `applied` were read from; `None` if no processes were probed.
     pub(crate) looked: Option<Sentence>,
-    /// What processes had; rows that differ from the offer first, since they may need a change.
+    /// Variables of the processes; rows that differ from the offer come first, since they may need a change.
     pub(crate) applied: Vec<Row>,
-    /// What NCCL's data went over, and from what that is known.
+    /// NCCL's transport, and the evidence for it.
     pub(crate) transport: Option<Sentence>,
     /// The transport is a fallback to sockets.
     pub(crate) fell_back: bool,
-    /// What steps began with.
+    /// Variables at the start of steps.
     pub(crate) steps: Vec<Step>,
 }
 
@@ -40,17 +40,17 @@ pub(crate) struct NodesAlike {
 pub(crate) struct Offered {
     pub(crate) name: String,
     pub(crate) value: String,
-    /// It replaces the user's value.
+    /// Whether it replaces a value of the user.
     pub(crate) force: bool,
     pub(crate) why: Sentence,
-    /// The file or the rule that it comes from.
+    /// The file or rule that it comes from.
     pub(crate) source: String,
 }
 
-/// A variable as processes had it.
+/// A variable in the environment of processes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    /// It is not what railgate offered.
+    /// The value is not the one that railgate offered.
     pub(crate) overruled: bool,
     pub(crate) name: String,
     pub(crate) value: String,
@@ -59,16 +59,16 @@ pub(crate) struct Row {
     pub(crate) processes: u32,
 }
 
-/// The variables that a step began with, by the plugin in the step.
+/// Variables at the start of a step, as recorded by the plugin in the step.
 #[derive(Debug, Serialize)]
 pub(crate) struct Step {
     pub(crate) step: String,
-    /// `applied` has rows of this step.
+    /// Whether `applied` has rows of this step.
     pub(crate) is_applied: bool,
     pub(crate) variables: Vec<AtStart>,
 }
 
-/// One of them.
+/// A variable at the start of a step.
 #[derive(Debug, Serialize)]
 pub(crate) struct AtStart {
     pub(crate) name: String,
@@ -77,8 +77,8 @@ pub(crate) struct AtStart {
     pub(crate) instead_of: Option<String>,
 }
 
-/// Alike in all that is shown. Nodes that differ in the transport alone are two groups: one may have fallen back to
-/// sockets.
+/// Whether two nodes are equal in everything shown. Nodes that differ only in transport form two groups, since
+/// one may have fallen back to sockets.
 fn alike(one: &NodeReport, other: &NodeReport) -> bool {
     let over = |node: &NodeReport| node.transport.as_ref().map(|transport| transport.over);
     one.settings == other.settings
@@ -97,7 +97,7 @@ pub(super) fn environment(earlier: &[Attempt], attempt: &Attempt) -> Option<Envi
         before.filter(|other| other.node == node.node).any(|other| alike(other, node))
     };
     let as_before = nodes.iter().all(|node| known(node));
-    // Nodes of a type get the same.
+    // Nodes of one type get the same settings.
     let mut groups: Vec<(Vec<&str>, &NodeReport)> = Vec::new();
     for node in nodes {
         match groups.iter_mut().find(|(_, first)| alike(first, node)) {

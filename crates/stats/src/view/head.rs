@@ -1,4 +1,4 @@
-//! The beginning of a report: the job, how it ended and why, and what to do.
+//! Head of a report: the job, how and why it ended, and the next steps.
 
 use railgate_model::UnixMillis;
 use railgate_text::shorten;
@@ -8,26 +8,27 @@ use super::{Sentence, screen};
 use crate::plain::plain;
 use crate::{Attempt, EndKind, Ended, JobReport};
 
-/// Earlier attempts beyond so many are counted.
+/// Maximum number of earlier attempts that are listed.
 const MOST_BEFORE: usize = 12;
 
-/// The beginning of a report.
+/// Head of a report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Head {
-    /// `48213 'llama70b' (heterogeneous: 48213, 48214) on alpha`
+    /// Job, `48213 'llama70b' (heterogeneous: 48213, 48214) on alpha`.
     pub(crate) job: String,
     pub(crate) ended: Ending,
-    /// `64 nodes x 8 H100 80GB HBM3`; `None` where the nodes differ, or no part has numbers.
+    /// Nodes and GPUs, `64 nodes x 8 H100 80GB HBM3`; `None` if the nodes differ, or no node report has
+    /// figures.
     pub(crate) shape: Option<String>,
-    /// What the owner of the job does next, the most useful first.
+    /// Next steps for the owner of the job, the most useful first.
     pub(crate) steps: Vec<Sentence>,
-    /// Attempts before the last one.
+    /// Earlier attempts.
     pub(crate) before: Vec<Before>,
-    /// Further ones.
+    /// Number of earlier attempts not listed.
     pub(crate) more_before: usize,
-    /// The file with the job's errors.
+    /// File of the job's standard error.
     pub(crate) log: Option<Sentence>,
-    /// State and reason, by Slurm.
+    /// State and reason in Slurm.
     pub(crate) slurm: Option<Sentence>,
 }
 
@@ -36,16 +37,16 @@ pub(crate) struct Head {
 pub(crate) struct Ending {
     pub(crate) kind: EndKind,
     pub(crate) why: Sentence,
-    /// In time order.
+    /// Evidence in time order.
     pub(crate) evidence: Vec<Evidence>,
-    /// What speaks against it, or was not seen.
+    /// Evidence against the conclusion, and missing data.
     pub(crate) doubts: Vec<Sentence>,
 }
 
-/// What an ending stands on.
+/// Evidence for an ending.
 #[derive(Debug, Serialize)]
 pub(crate) struct Evidence {
-    /// `None`: between the check runs before and after the job.
+    /// Time; `None` if it is between the check runs before and after the job.
     pub(crate) time: Option<UnixMillis>,
     pub(crate) node: String,
     pub(crate) what: Sentence,
@@ -56,7 +57,7 @@ pub(crate) struct Evidence {
 pub(crate) struct Before {
     pub(crate) attempt: u32,
     pub(crate) kind: EndKind,
-    /// ` (n1, n2)`: nodes that ended it; empty where none did.
+    /// Nodes that ended the attempt, ` (n1, n2)`; empty if none did.
     pub(crate) nodes: String,
 }
 
@@ -106,7 +107,7 @@ pub(super) fn ending(ended: &Ended) -> Ending {
     }
 }
 
-/// Which nodes an attempt left behind.
+/// Nodes that ended an attempt.
 fn blamed(attempt: &Attempt) -> String {
     if !matches!(attempt.ended.kind, EndKind::Hardware | EndKind::MovedByGate | EndKind::NodeDied) {
         return String::new();

@@ -1,4 +1,4 @@
-//! What is known of a job that runs.
+//! Content of the report of a running job.
 
 use railgate_model::UnixMillis;
 use railgate_text::shorten;
@@ -7,16 +7,16 @@ use super::screen;
 use crate::plain::{clock, float, plain, span};
 use crate::{Attempt, EndKind, JobReport};
 
-/// A job that runs, at one moment.
+/// A running job at one moment.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// `48213 on alpha: running, for 5.0 s; 08:00:05 Z`
+    /// Job and state, `48213 on alpha: running, for 5.0 s; 08:00:05 Z`.
     pub(crate) job: String,
-    /// Name and text, as on the screen of a job that has ended.
+    /// Name and text of rows, as on the screen of an ended job.
     pub(crate) rows: Vec<(&'static str, String)>,
 }
 
-/// Makes it for the time `now`. `None` where the job does not run.
+/// Builds the content at the time `now`. `None` if the job does not run.
 pub(crate) fn live(report: &JobReport, now: UnixMillis) -> Option<Live> {
     let attempt = report.attempts.last().filter(|_| report.ended.kind == EndKind::Running)?;
     let since = attempt.start.map(|start| format!(", for {}", ago(start, now))).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) fn live(report: &JobReport, now: UnixMillis) -> Option<Live> {
     let mut rows = vec![("REPORTS", words)];
     for row in screen::rows(report) {
         match row.name {
-            // It has no end to be told.
+            // These rows describe an end.
             "RAN" | "UNKNOWN" | "DO" => {}
             "VERDICT" => rows.push(("SO FAR", so_far(attempt))),
             name => rows.push((name, row.text())),
@@ -56,7 +56,7 @@ fn ago(time: UnixMillis, now: UnixMillis) -> String {
     span(float(now.saturating_sub(time)) / 1000.0)
 }
 
-/// How many nodes have spoken, and how long ago.
+/// Number of nodes that reported, and the age of their reports.
 fn heard(attempt: &Attempt, now: UnixMillis) -> (usize, String) {
     let times: Vec<UnixMillis> = attempt.nodes.iter().filter_map(|node| node.as_of).collect();
     let all = attempt.node_count.max(attempt.nodes.len());

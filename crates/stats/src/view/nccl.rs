@@ -1,11 +1,11 @@
-//! What the parts of an attempt, laid side by side, say about rails and environment, in sentences.
+//! Compares rails and environment of the nodes of an attempt.
 
 use std::collections::BTreeMap;
 
 use crate::applied::{Applied, AppliedBy};
 use crate::{Attempt, NodeReport, Over, Sure};
 
-/// Beyond so many names the rest is a number.
+/// Maximum number of names listed; the rest is counted.
 const MOST_NAMES: usize = 6;
 
 pub(crate) fn names(nodes: &[&str]) -> String {
@@ -16,14 +16,14 @@ pub(crate) fn names(nodes: &[&str]) -> String {
     }
 }
 
-/// Whether anything is known of variables on the node; a step may have had none that railgate knows about.
+/// Whether variables are known on the node; a step may have none that railgate knows.
 pub(crate) fn has_variables(node: &NodeReport) -> bool {
     let of_steps = node.steps.iter().any(|step| !step.settings.is_empty());
     of_steps || !node.settings.is_empty() || !node.applied.is_empty()
 }
 
-/// A fallback to sockets, and GPU sets that differ from node to node. Empty where all is as it should be, or where
-/// nobody could tell.
+/// Warnings of a fallback to sockets, and of GPU sets that differ between nodes. Empty if there is no problem
+/// or no data.
 pub(crate) fn warnings(attempt: &Attempt) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(fallback(attempt));
@@ -52,7 +52,7 @@ fn fallback(attempt: &Attempt) -> Option<String> {
     ))
 }
 
-/// The rails of the job's GPUs on a node, in the order in which NCCL counts the GPUs.
+/// Rails of the job's GPUs on a node, in NCCL's order of GPUs.
 fn own_rails(node: &NodeReport) -> Option<Vec<Option<usize>>> {
     let map = node.rail_map.as_ref()?;
     if node.gpus.is_empty() || node.gpus.iter().any(|gpu| gpu.own.is_none()) {
@@ -116,7 +116,7 @@ fn rail_list(own: &[Option<usize>]) -> String {
     own.iter().map(name).collect::<Vec<_>>().join(",")
 }
 
-/// Whose value it is, and what it was meant to be.
+/// Origin of the value, and the value that railgate set.
 pub(crate) fn won(row: &Applied) -> String {
     let by = match (row.by, &row.value) {
         (AppliedBy::Railgate, _) => "railgate's",
@@ -137,7 +137,7 @@ pub(crate) fn value(row: &Applied) -> &str {
     row.value.as_deref().unwrap_or("(not set)")
 }
 
-/// Where the values were read.
+/// Processes that the values were read from.
 pub(crate) fn looked(node: &NodeReport) -> Option<String> {
     let tasks = node.tasks.as_ref()?;
     let nccl: u32 = tasks.groups.iter().map(|group| group.nccl).sum();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn like_nodes_give_no_warning() {
+    fn equal_nodes_give_no_warning() {
         assert_eq!(warned(|_| {}), Vec::<String>::new());
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fallback_is_said_with_nodes_and_cause() {
+    fn fallback_is_reported_with_nodes_and_cause() {
         let warnings = warned(|nodes| {
             for (node, sure, cause) in
                 [(0, Sure::Possible, None), (1, Sure::Likely, Some("NCCL_IB_DISABLE=1".to_owned()))]

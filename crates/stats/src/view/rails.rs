@@ -1,4 +1,4 @@
-//! The rails of an attempt's nodes: one node's map, and how the other nodes' maps differ.
+//! Rails of the nodes of an attempt: the map of one node, and the differences of other nodes.
 
 use railgate_model::{LeftOut, Rail, RailMap};
 use serde::Serialize;
@@ -7,25 +7,25 @@ use super::Sentence;
 use crate::Attempt;
 use crate::plain::{cell, port_state};
 
-/// Nodes whose rails differ from the first one's are named up to this number.
+/// Maximum number of differing nodes that are named.
 const MOST_DIFFER: usize = 8;
 
-/// The rails as one node has them.
+/// Rail map of one node.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rails {
-    /// The node whose map this is.
+    /// Node that the map belongs to.
     pub(crate) node: String,
-    /// An earlier attempt that had the same map.
+    /// Earlier attempt with the same map.
     pub(crate) as_in: Option<u32>,
-    /// How the map was made: `pci tree`.
+    /// Source of the map: `pci tree`.
     pub(crate) method: String,
     pub(crate) rows: Vec<Row>,
-    /// There is no rail.
+    /// Sentence for a node without rails.
     pub(crate) none: Option<Sentence>,
-    /// Nodes whose rails are not those in `rows`.
+    /// Nodes whose rails differ from `rows`.
     pub(crate) differ: Option<Sentence>,
     pub(crate) notes: Vec<Sentence>,
-    /// Ports that are no rails.
+    /// Ports that are not rails.
     pub(crate) left_out: Vec<LeftOut>,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Rails {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) number: usize,
-    /// `0 (PIX), 1 (PXB)`: GPUs that use the rail, and how far they are from it.
+    /// GPUs that use the rail, and their distance: `0 (PIX), 1 (PXB)`.
     pub(crate) gpus: String,
     pub(crate) hca: String,
     pub(crate) port: u32,
     pub(crate) pci: String,
-    /// `400 Gb/s`
+    /// Link rate, `400 Gb/s`.
     pub(crate) rate: String,
     pub(crate) numa: String,
     pub(crate) state: String,

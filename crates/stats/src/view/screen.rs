@@ -1,4 +1,4 @@
-//! The report on one screen: what it was, what became of it, what it got out of its hardware, what to do.
+//! The report on one screen: the job, its end, its use of the hardware, the next steps.
 
 mod gate;
 mod network;
@@ -13,20 +13,20 @@ use crate::diagnosis::{self, Analysis, Diagnosis};
 use crate::plain::{energy, float, plain, span, stamp};
 use crate::{Attempt, EndKind, JobReport};
 
-/// One row of the screen: `VERDICT` and its text.
+/// One row of the screen: a name such as `VERDICT`, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// [`TABLE`] for a row in columns.
+    /// Name of the row, or [`TABLE`] for a row in columns.
     pub(crate) name: &'static str,
     spans: Vec<Span>,
 }
 
-/// A piece of a row's text.
+/// A part of a row's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Span {
-    /// Everybody may read it, where identities have been replaced.
+    /// Readable for all users once identities are replaced.
     Open(String),
-    /// A rate, a time of the day, or a value that the job's owner has set: a redacted report leaves it out.
+    /// A rate, a time of day, or a value set by the job's owner: omitted from a redacted report.
     Private(String),
 }
 
@@ -39,12 +39,12 @@ impl Row {
         Row { name, spans: vec![Span::Private(text)] }
     }
 
-    /// The whole text.
+    /// The complete text.
     pub(crate) fn text(&self) -> String {
         self.spans.iter().map(|(Span::Open(text) | Span::Private(text))| text.as_str()).collect()
     }
 
-    /// The text without private spans; empty where all of it is private.
+    /// The text without private spans; empty if all are private.
     pub(crate) fn open(&self) -> String {
         let open = |span: &Span| match span {
             Span::Open(text) => Some(text.clone()),
@@ -54,7 +54,7 @@ impl Row {
     }
 }
 
-/// A row of a table is no sentence.
+/// A row of a table is not a sentence.
 impl Serialize for Row {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut row = to.serialize_struct("Row", 2)?;
@@ -65,12 +65,12 @@ impl Serialize for Row {
     }
 }
 
-/// The attempt that says most of the numbers: the last one that has any.
+/// The last attempt that has figures.
 pub(crate) fn telling(report: &JobReport) -> Option<(&Attempt, &Analysis)> {
     report.attempts.iter().rev().find_map(|attempt| Some((attempt, attempt.analysis.as_ref()?)))
 }
 
-/// The lines that have something to say, in their order; only what to do where no part has any numbers.
+/// The rows with content, in order; only the next steps if no node report has figures.
 pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let steps = Some(report.next_steps.join(" | ")).filter(|text| !text.is_empty());
     let steps = steps.map(|text| Row::open_to_all("DO", text));
@@ -95,7 +95,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     rows
 }
 
-/// The same of a job without numbers, where the text has its own lines for it: what it was and what became of it.
+/// The rows of a job without figures, which the text format shows in its own lines: the job and its end.
 pub(crate) fn whole(report: &JobReport) -> Vec<Row> {
     if telling(report).is_some() {
         return rows(report);
@@ -127,24 +127,24 @@ fn ran(report: &JobReport) -> Row {
     let queued = queued(report).map(|wait| format!(", queued {}", span(wait))).unwrap_or_default();
     let when = Span::Private(format!("{times}, "));
     let ran = format!("{attempts}, ran {}{hours}{queued}", span(seconds));
-    // Of a job that waits the length of earlier attempts tells nothing to others.
+    // The duration of earlier attempts of a waiting job is private.
     let ran = if report.ended.kind == EndKind::Waiting { Span::Private(ran) } else { Span::Open(ran) };
     Row { name: "RAN", spans: vec![when, ran] }
 }
 
-/// Seconds from the submission to the first start. Slurm forgets the first submission of a job that came back.
+/// Seconds from submission to the first start. Slurm does not keep the first submission time of a requeued job.
 fn queued(report: &JobReport) -> Option<f64> {
     let slurm = report.slurm.as_ref().filter(|slurm| slurm.restarts == Some(0))?;
     let start = report.attempts.first()?.start?;
     Some(float(start.checked_sub(slurm.submitted?)?) / 1000.0)
 }
 
-/// Hours with two digits that say something.
+/// Hours with two significant digits.
 fn short(hours: f64) -> String {
     if hours < 0.95 { format!("{hours:.3}") } else { format!("{hours:.1}") }
 }
 
-/// `64 nodes x 8 NVIDIA H100 80GB HBM3`; nothing where the nodes differ or have none.
+/// Nodes and GPUs, `64 nodes x 8 NVIDIA H100 80GB HBM3`; `None` if nodes differ or have no GPUs.
 pub(crate) fn shape(report: &JobReport) -> Option<String> {
     let (attempt, _) = telling(report)?;
     let of = |node: &crate::NodeReport| -> Option<(usize, String)> {
@@ -192,7 +192,7 @@ fn verdict(report: &JobReport, analysis: &Analysis) -> String {
     }
 }
 
-/// Where the rule can be looked up.
+/// Command that explains the rule.
 fn learn_more(diagnosis: &Diagnosis) -> String {
     format!("(railgate explain {})", diagnosis.rule)
 }
@@ -204,7 +204,7 @@ fn costs(diagnosis: &Diagnosis) -> String {
     }
 }
 
-/// `429k`
+/// Number in thousands, `429k`.
 fn thousands(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{:.2}M", value / 1e6),
@@ -310,7 +310,8 @@ fn shares(analysis: &Analysis) -> Option<String> {
         }
         _ => {}
     }
-    // Never as one of the three: NCCL's waiting looks like small kernels from outside.
+    // Not included in the other three: from outside, waiting in NCCL cannot be distinguished from small
+    // kernels.
     if shares.unknown >= 0.05 {
         parts.push(format!("unknown {:.1} (comm, launch or compute)", shares.unknown));
     }
@@ -327,19 +328,19 @@ fn shares(analysis: &Analysis) -> Option<String> {
     Some(format!("{}{throttled}  [confidence {}]", parts.join(" | "), shares.confidence))
 }
 
-/// Instead of a line's name: what stands there is a row of a table, and keeps its columns.
+/// Name of a row that is part of a table and keeps its columns.
 pub(crate) const TABLE: &str = "";
 
 /// The columns of [`collectives`].
 pub(crate) const COLLECTIVES: [&str; 6] = ["op", "size from", "calls/rank", "busbw GB/s", "ref", "% of ref"];
 
-/// The costliest kinds of collectives over all nodes of an attempt.
+/// The costliest collective signatures over all nodes of an attempt.
 pub(crate) fn collectives(attempt: &Attempt) -> Vec<[String; 6]> {
     const MOST: usize = 3;
     let kinds = crate::comm::kinds(attempt.nodes.iter().filter_map(|node| node.communication.as_ref()));
     let number = |value: Option<f64>| match value {
         None => "-".to_owned(),
-        // Little is not nothing.
+        // A small share is not zero.
         Some(value) if value < 0.05 => "<0.1".to_owned(),
         Some(value) if value < 9.95 => format!("{value:.1}"),
         Some(value) => format!("{value:.0}"),
@@ -358,7 +359,7 @@ pub(crate) fn collectives(attempt: &Attempt) -> Vec<[String; 6]> {
     cells.collect()
 }
 
-/// The same as rows of text, below a head.
+/// The same as lines of text with a heading.
 fn in_columns(rows: &[[String; 6]]) -> Vec<String> {
     let line = |[op, size, calls, reached, possible, share]: [&str; 6]| {
         let line = format!("{op:<14} {size:>9}  {calls:>10}  {reached:>10}  {possible:>5}  {share:>8}");
@@ -420,7 +421,7 @@ fn unknown(report: &JobReport, analysis: &Analysis) -> Option<String> {
     Some(parts.join("; ")).filter(|text| !text.is_empty())
 }
 
-/// `gn0003 #2, gn0388 #1 died`
+/// Nodes without a report, `gn0003 #2, gn0388 #1 died`.
 fn missing(report: &JobReport) -> String {
     const MOST: usize = 3;
     let of = |(place, attempt): (usize, &Attempt)| -> Vec<String> {
@@ -440,9 +441,9 @@ mod tests {
     use crate::testing::large;
     use crate::{brief, text};
 
-    /// What a job of 64 nodes looks like, letter by letter: `view/screen64.txt`.
+    /// Compares the screen of a job of 64 nodes with `view/screen64.txt`.
     #[test]
-    fn a_job_of_64_nodes_fits_one_screen() {
+    fn job_of_64_nodes_fits_one_screen() {
         let report = large(64);
         let said = text(&report, false);
         let want = include_str!("screen64.txt");
@@ -458,9 +459,9 @@ mod tests {
         assert_eq!(names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>(), ["VERDICT", "DO"]);
     }
 
-    /// A job that was moved, lost a GPU and completed; `story` in the other tests.
+    /// A job that the gate refused, that then lost a GPU and then completed; `story` in other tests.
     #[test]
-    fn each_attempt_says_why_and_what_was_done() {
+    fn each_attempt_has_reason_and_decision() {
         let mut report = crate::testing::story();
         let lines = |report: &crate::JobReport| -> Vec<String> {
             super::why::rows(report).iter().map(super::Row::text).collect()
@@ -474,7 +475,7 @@ mod tests {
         ]) {
             assert!(parts.iter().all(|part| line.contains(part)), "{line}");
         }
-        // A value that was not reported is in no line.
+        // A figure that was not reported is in no line.
         assert!(!all[2].contains("again") && !all[0].contains("restart "), "{all:#?}");
         let last = report.attempts[2].clone();
         report.attempts.extend([last.clone(), last.clone(), last]);
@@ -484,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_in_the_queue_is_known_of_a_first_run_alone() {
+    fn queue_time_is_shown_for_the_first_attempt_only() {
         let mut report = large(2);
         report.attempts.truncate(1);
         let slurm = report.slurm.as_mut().unwrap();
@@ -496,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_nccls_is_unknown_in_every_format() {
+    fn possible_nccl_time_is_unknown_in_every_format() {
         let mut report = large(2);
         let last = report.attempts.last_mut().and_then(|attempt| attempt.analysis.as_mut()).unwrap();
         let railgate_model::Reading::Known(shares) = &mut last.shares else { unreachable!() };
@@ -510,9 +511,9 @@ mod tests {
         assert!(String::from_utf8(json).unwrap().contains("\"unknown\": 31.25"));
     }
 
-    /// The time between a fault and the end of progress, if steps or collectives were counted until then.
+    /// Time between a fault and the last progress, from steps or collectives counted until then.
     #[test]
-    fn a_fault_stands_beside_the_last_step() {
+    fn fault_is_shown_with_the_last_step() {
         use crate::application::{Application, RankApplication};
         use crate::comm::{Communication, Communicator, LastOp};
         let fault = |report: &crate::JobReport| report.attempts[1].ended.proof[0].time.unwrap();
@@ -543,19 +544,19 @@ mod tests {
             report.attempts[1].nodes[0].application = stepped(last);
             assert!(line(&report).contains(said), "{}", line(&report));
         }
-        // What a node said while the job ran is older than its end.
+        // A partial report is older than the end of the job.
         report.attempts[1].nodes[0].as_of = Some(at - 60_000);
         assert!(line(&report).contains(" at 09:01:30Z; "), "{}", line(&report));
     }
 
     #[test]
-    fn gpudirect_is_off_where_somebody_knows_it() {
+    fn gpudirect_is_off_only_if_there_is_evidence() {
         use crate::testing::finding;
         use crate::{Applied, AppliedBy};
         use railgate_model::{Class, Severity};
         let mut report = large(4);
         let line = |report: &crate::JobReport| super::network::nccl(report.attempts.last().unwrap()).unwrap();
-        // That nothing is known of it does not mean that it is on.
+        // Without evidence it is not reported as enabled either.
         assert!(!line(&report).contains("GPUDirect"));
         let no_way = finding("gpu-direct", "", Severity::Warn, Class::Site, "no nvidia_peermem");
         for (place, told) in [(1, "gn0002"), (2, "2 of 3 nodes")] {
@@ -580,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_on_the_leaf_that_the_site_says() {
+    fn port_is_shown_with_its_leaf_from_the_cable_table() {
         let mut report = large(16);
         let rails = |report: &crate::JobReport| {
             super::rows(report).into_iter().find(|row| row.name == "RAILS").unwrap().text()
@@ -589,7 +590,7 @@ mod tests {
         let of = |port: &str, leaf: &str| (port.to_owned(), leaf.to_owned());
         let ports = [of("mlx5_2:1", "leaf-b2"), of("mlx5_3:1", "leaf-b3")];
         report.leafs.insert("gn0007".to_owned(), ports.into());
-        // Another port of it, and no name.
+        // An entry for another port, and one without a name.
         report.leafs.insert("gn0012".to_owned(), [of("mlx5_5:1", "leaf-a6"), of("mlx5_6:1", "")].into());
         for part in ["gn0007 r2 (leaf-b2) xmit_wait 3.1x median", "gn0012 r6 link_downed +1"] {
             assert!(rails(&report).contains(part), "{}", rails(&report));

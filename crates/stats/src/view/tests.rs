@@ -7,7 +7,7 @@ fn one_line(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Two nodes with the same variables; NCCL used the rails of the first and fell back to sockets on the second.
+/// Two nodes with the same variables; NCCL used the rails on the first and fell back to sockets on the second.
 fn half_fell_back() -> JobReport {
     let over = |name, over, why: &str| {
         let mut node = part(name, &job(0..8), "", vec![], 0);
@@ -22,7 +22,7 @@ fn half_fell_back() -> JobReport {
 }
 
 #[test]
-fn nodes_that_differ_in_transport_are_shown_apart_in_every_form() {
+fn nodes_with_different_transports_are_separate_in_every_format() {
     let report = half_fell_back();
     let page = html(&report);
     let (_, of_html) = page.split_once("NCCL environment").unwrap();
@@ -56,14 +56,14 @@ fn doubtful_before() -> JobReport {
 }
 
 #[test]
-fn a_node_with_other_rails_is_named_in_every_form() {
+fn node_with_different_rails_is_named_in_every_format() {
     let report = other_rails();
     for page in [html(&report), text(&report, true).to_string()] {
         assert!(page.contains("other device names or rails on n2"), "{page}");
     }
 }
 
-/// All that a [`super::Sentence`] or a row of the screen holds.
+/// Collects all [`super::Sentence`]s and rows of the screen.
 fn sentences(value: &serde_json::Value, all: &mut Vec<String>) {
     match value {
         serde_json::Value::Array(items) => items.iter().for_each(|item| sentences(item, all)),
@@ -113,15 +113,15 @@ fn every_sentence_of_the_view_is_in_text_and_html() {
     }
 }
 
-/// The redacted report in every form.
+/// The redacted report in every format.
 fn redacted_forms(report: &JobReport) -> [(&'static str, String); 3] {
     let text = crate::redacted(report).to_string();
     [("text", text), ("json", crate::redacted_json(report)), ("html", crate::redacted_html(report))]
 }
 
-/// Names that the report shortens, that hold punctuation, or that a longer word begins with.
+/// Names that the report shortens, that contain punctuation, or that are prefixes of longer words.
 #[test]
-fn no_part_of_an_unusual_name_is_left_in_a_redacted_report() {
+fn no_part_of_an_unusual_name_remains_in_a_redacted_report() {
     for name in [
         "gpu-rack17-falcon-project-secret-node04.hpc.example",
         "falcon\u{202e}<b>secret",
@@ -148,7 +148,7 @@ fn no_part_of_an_unusual_name_is_left_in_a_redacted_report() {
 }
 
 #[test]
-fn the_number_of_the_job_is_in_no_file_name_of_a_redacted_report() {
+fn redacted_report_has_no_job_id_in_file_names() {
     let report = merged(vec![part("n1", &job(0..8), "", vec![], 256)], vec![], None);
     assert!(html(&report).contains("slurm-48213.out"));
     for (form, page) in redacted_forms(&report) {
@@ -156,9 +156,9 @@ fn the_number_of_the_job_is_in_no_file_name_of_a_redacted_report() {
     }
 }
 
-/// A reason that an admin wrote begins like the name of a check.
+/// A reason by an admin that begins like the name of a check.
 #[test]
-fn the_first_word_of_an_admins_reason_is_not_a_check() {
+fn first_word_of_an_admins_reason_is_not_taken_for_a_check() {
     let mut left = decision(0, DecisionKind::Left, 256);
     left.nodes[0].reason = "team-falcon took it: ask bob".to_owned();
     let report = merged(vec![part("n2", &job(0..8), "", vec![], 256)], vec![left], slurm("FAILED"));
@@ -170,7 +170,7 @@ fn the_first_word_of_an_admins_reason_is_not_a_check() {
 }
 
 #[test]
-fn the_part_of_a_finding_stays_whole_in_a_redacted_report() {
+fn part_of_a_finding_stays_complete_in_a_redacted_report() {
     let down = finding("port-down", "mlx5_6:1", Severity::Fail, Class::Node, "the link is down");
     let report = merged(vec![part("n1", &job(0..8), "", vec![down], 256)], vec![], slurm("FAILED"));
     for (form, page) in redacted_forms(&report) {
@@ -181,7 +181,7 @@ fn the_part_of_a_finding_stays_whole_in_a_redacted_report() {
 
 /// A partition whose name is a word of the report, and a rule whose sentence has rates.
 #[test]
-fn a_redacted_sentence_is_whole() {
+fn redacted_sentence_is_complete() {
     let mut report = large(4);
     let attempt = report.attempts.last_mut().unwrap();
     let rail = &mut attempt.nodes[0].usage.as_mut().unwrap().rails[2];
@@ -207,9 +207,9 @@ fn a_redacted_sentence_is_whole() {
     }
 }
 
-/// Slurm parts the words of this reason by blanks or by underscores.
+/// Slurm separates the words of this reason by blanks or by underscores, depending on the release.
 #[test]
-fn a_held_job_is_released_in_a_redacted_report_too() {
+fn redacted_report_of_a_held_job_shows_how_to_release_it() {
     for (reason, shown) in [
         ("job requeued in held state", "waiting to start (job requeued in held state)"),
         ("JobHeldUser", "waiting to start (JobHeldUser)"),
@@ -233,7 +233,7 @@ fn a_held_job_is_released_in_a_redacted_report_too() {
 }
 
 #[test]
-fn what_was_found_on_the_last_of_many_nodes_is_shown_in_every_form() {
+fn finding_on_the_last_of_many_nodes_is_in_every_format() {
     let found = |number| match number {
         99 => vec![finding("optic-power", "mlx5_6:1", Severity::Warn, Class::Node, "-9.1 dBm")],
         _ => vec![],

@@ -1,12 +1,12 @@
-//! Attempts that lost a node, or that were put back into the queue.
+//! Attempts that lost a node, or that were requeued.
 
 use super::{EndKind, Ended, Proof, in_time_order};
 use crate::Attempt;
 
-/// At most so many nodes are named.
+/// Maximum number of nodes that are named.
 const MOST: usize = 8;
 
-/// Slurm lost a node of it.
+/// Slurm lost a node of the attempt.
 pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
     let down = |name: &str| {
         let nodes = attempt.decision.iter().flat_map(|decision| &decision.nodes);
@@ -44,8 +44,8 @@ pub(super) fn died(attempt: &Attempt, mut proof: Vec<Proof>) -> Ended {
     Ended { kind: EndKind::NodeDied, why, proof, doubts: Vec::new() }
 }
 
-/// Slurm started it again, and the controller has not said why (yet): a node that dies during the very first
-/// attempt is looked into when the second one has ended.
+/// Slurm requeued the job, and there is no decision by the controller (yet): a node that dies during the first
+/// attempt is only examined when the second one has ended.
 pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
     let mut end = if attempt.nodes.is_empty() {
         Ended {
@@ -82,7 +82,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
             ..Ended::nothing_known()
         }
     } else {
-        // Silence is no death: railgate may be off on the node.
+        // A missing report does not prove a dead node: railgate may be disabled there.
         let silent: Vec<&str> = attempt.without_epilog().take(MOST).map(String::as_str).collect();
         Ended {
             kind: EndKind::Requeued,

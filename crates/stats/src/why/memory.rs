@@ -5,18 +5,18 @@ use railgate_model::{OomLimit, oom_kills};
 use super::Proof;
 use crate::{Attempt, Exit, NodeReport};
 
-/// What shows that a process of the job was killed for want of memory.
+/// Evidence that a process of the job was killed for lack of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Shortage {
-    /// What was used up; `None` where only Slurm or the job's own cgroup tells of it.
+    /// Limit that was exceeded; `None` if only Slurm or the job's own cgroup reports the kill.
     pub(crate) limit: Option<OomLimit>,
     pub(super) proof: Option<Proof>,
-    /// Whose word it is, where that is not the kernel's.
+    /// Source of the evidence if it is not the kernel.
     said: String,
 }
 
 impl Shortage {
-    /// The verdict's sentence.
+    /// Sentence for the verdict.
     pub(super) fn why(&self) -> String {
         match self.limit {
             Some(OomLimit::Job) => {
@@ -36,9 +36,9 @@ impl Shortage {
     }
 }
 
-/// The best that is known of it: the kernel's record, which tells whose memory was used up, then what Slurm recorded of the
-/// job's steps, then the count of the job's cgroup. A script may go on after one of its processes or steps was killed, so
-/// Slurm's state of the job alone does not tell.
+/// The most reliable evidence: the kernel's record, which names the limit, then Slurm's record of the job's
+/// steps, then the counter of the job's cgroup. A script may continue after one of its processes or steps was
+/// killed, so Slurm's state of the job alone is not sufficient.
 pub(crate) fn shortage(attempt: &Attempt) -> Option<Shortage> {
     attempt.nodes.iter().find_map(by_kernel).or_else(|| by_slurm(attempt)).or_else(|| by_cgroup(attempt))
 }
@@ -52,8 +52,8 @@ fn by_kernel(node: &NodeReport) -> Option<Shortage> {
     Some(Shortage { limit: Some(kill.limit), proof: Some(proof), said: String::new() })
 }
 
-/// The worst of the job's steps ended with Slurm's mark for out of memory. Where the job ends with a step, its status may
-/// come to some nodes only.
+/// The worst of the job's steps has Slurm's status for out of memory. If the job ends with a step, only some
+/// nodes may receive its status.
 fn by_slurm(attempt: &Attempt) -> Option<Shortage> {
     let worst = |node: &NodeReport| Some(Exit { status: node.exit?.derived?, derived: None });
     let marked = attempt.nodes.iter().filter_map(worst).any(|worst| worst.signal() == 125);

@@ -16,7 +16,7 @@ fn quiet(node: &str, status: i32) -> NodeReport {
 }
 
 #[test]
-fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
+fn lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
     let broken = part("n1", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
     let report = pair(broken, quiet("n2", 256));
     assert_eq!(report.ended.kind, EndKind::Hardware, "{:#?}", report.ended);
@@ -32,7 +32,7 @@ fn a_lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
 }
 
 #[test]
-fn the_report_and_the_controller_judge_a_sites_finding_alike() {
+fn report_and_controller_judge_a_site_finding_alike() {
     let raid = finding("site-raid", "", Severity::Fail, Class::Node, "md0 degraded");
     let judged = |own: Option<bool>, discounted: Vec<crate::Discounted>| {
         let mut node = part("n1", &job(0..8), "", vec![raid.clone()], 256);
@@ -42,7 +42,7 @@ fn the_report_and_the_controller_judge_a_sites_finding_alike() {
         "no node has evidence of a fault that ended it".clone_into(&mut left.why);
         merged(vec![node, quiet("n2", 256)], vec![left], slurm("FAILED")).ended
     };
-    // A node without GPUs: the controller counts it as little.
+    // A node without GPUs; the controller does not count it either.
     let unsure = judged(None, vec![]);
     assert_eq!(unsure.kind, EndKind::Unknown, "{unsure:#?}");
     assert!(
@@ -55,7 +55,7 @@ fn the_report_and_the_controller_judge_a_sites_finding_alike() {
     );
     assert!(unsure.proof.iter().any(|proof| proof.what.contains("md0 degraded")), "it stays visible");
     assert_eq!(judged(Some(true), vec![]).kind, EndKind::Hardware);
-    // What the controller has left out, the report leaves out for the same reason.
+    // The report omits what the controller omitted, with the same reason.
     let left_out = crate::Discounted {
         node: "n1".to_owned(),
         subject: "site-raid".to_owned(),
@@ -67,7 +67,7 @@ fn the_report_and_the_controller_judge_a_sites_finding_alike() {
 }
 
 #[test]
-fn asking_for_a_restart_is_named_only_where_it_would_have_helped() {
+fn requesting_a_restart_is_suggested_only_if_it_would_have_helped() {
     let page = |node: NodeReport| {
         let mut left = decision(0, DecisionKind::Left, 256);
         (left.nodes, left.not_asked, left.consent) = (vec![], true, "never".to_owned());
@@ -82,7 +82,7 @@ fn asking_for_a_restart_is_named_only_where_it_would_have_helped() {
 }
 
 #[test]
-fn an_xid_that_nobody_knows_is_no_acquittal() {
+fn unknown_xid_leaves_the_cause_open() {
     let report = pair(part("n1", &job(0..8), "gpu-xid-9999@2", vec![], 256), quiet("n2", 256));
     assert_eq!(report.ended.kind, EndKind::Unknown, "{:#?}", report.ended);
     assert!(report.ended.why.contains("Xid 9999, which railgate does not know"), "{}", report.ended.why);
@@ -90,7 +90,7 @@ fn an_xid_that_nobody_knows_is_no_acquittal() {
     assert_eq!(report.ended.kind, EndKind::Application, "another job's GPU: {:#?}", report.ended);
 }
 
-/// The kernel log of the first node has one record of this Xid, and of nothing else.
+/// The kernel log of the first node has only one record, with this Xid.
 fn with_record(code: u32, text: &str) -> JobReport {
     let mut node = part("n1", &job(0..8), "gpu-xid-31@2", vec![], 256);
     let place = "NVRM: Xid (PCI:0000:c3:00)";
@@ -101,21 +101,21 @@ fn with_record(code: u32, text: &str) -> JobReport {
 }
 
 #[test]
-fn the_reports_and_the_gate_read_the_same_table() {
+fn reports_and_gate_use_the_same_xid_table() {
     let ended = |code: u32| with_record(code, "pid=4711, name=python3, Ch 00000010").ended;
-    // Not in the table of the reports, where the gate drained.
+    // Once missing in the table of the reports, though the gate drained.
     for code in [151, 169] {
         assert_eq!(ended(code).kind, EndKind::Hardware, "{code}");
     }
-    // Harmless, and made an application's failure "could not tell".
+    // Harmless, but once turned an application's failure into "could not tell".
     for code in [14, 37, 38, 66, 67, 93, 106, 107, 141, 152, 153, 160, 161, 162, 163, 164, 165] {
         assert_eq!(ended(code).kind, EndKind::Application, "{code}: {}", ended(code).why);
     }
-    // A note of the gate.
+    // A note of the gate, without consequences.
     assert_eq!(ended(157).kind, EndKind::Application);
     assert_eq!(ended(137).kind, EndKind::Application);
     assert!(ended(137).proof[0].what.contains("a fault of the peer GPU"), "{:?}", ended(137).proof);
-    // The catalogue has it, and no GPU of today reports it.
+    // In the catalogue, but not reported by any current GPU.
     let unused = ended(61);
     assert_eq!(unused.kind, EndKind::Unknown);
     assert!(
@@ -126,7 +126,7 @@ fn the_reports_and_the_gate_read_the_same_table() {
 }
 
 #[test]
-fn an_nvlink_5_record_is_hardware_where_the_catalogue_resets() {
+fn nvlink_5_record_is_hardware_if_the_catalogue_requires_a_reset() {
     let ended = |code: u32, text: &str| with_record(code, text).ended.kind;
     let link = |intr_info: &str| {
         ended(149, &format!("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 ({intr_info} 0x00000000 0x00000000)"))
@@ -141,7 +141,7 @@ fn an_nvlink_5_record_is_hardware_where_the_catalogue_resets() {
 }
 
 #[test]
-fn what_the_controller_saw_counts_where_the_part_is_lacking() {
+fn controllers_evidence_counts_if_the_node_report_is_missing() {
     let nodes = vec![quiet("n2", 256)];
     let report = merged(nodes, vec![decision(0, DecisionKind::Requeued, 256)], None);
     assert_eq!(report.ended.kind, EndKind::Hardware, "{:#?}", report.ended);
@@ -149,7 +149,7 @@ fn what_the_controller_saw_counts_where_the_part_is_lacking() {
 }
 
 #[test]
-fn the_gpu_of_another_job_is_no_evidence() {
+fn gpu_of_another_job_is_no_evidence() {
     let report = pair(part("n1", &job(4..8), "gpu-lost@3", vec![lost_gpu()], 256), quiet("n2", 256));
     assert_eq!(report.ended.kind, EndKind::Application, "{:#?}", report.ended);
 }
@@ -167,7 +167,7 @@ fn evidence_after_the_end_does_not_count() {
 }
 
 #[test]
-fn the_programs_own_xids_point_at_the_program() {
+fn application_xids_indicate_the_program() {
     for (code, status) in [(13, 256), (31, 134 << 8), (43, 11)] {
         let own = part("n1", &job(0..8), &format!("gpu-xid-{code}@2"), vec![], status);
         let ended = pair(own, quiet("n2", status)).ended;
@@ -180,7 +180,7 @@ fn the_programs_own_xids_point_at_the_program() {
 }
 
 #[test]
-fn slurms_word_comes_first() {
+fn state_in_slurm_takes_precedence() {
     for (state, kind) in [
         ("COMPLETED", EndKind::Completed),
         ("CANCELLED by 1000", EndKind::Cancelled),
@@ -203,7 +203,7 @@ fn slurms_word_comes_first() {
 }
 
 #[test]
-fn exit_code_zero_alone_tells_nothing() {
+fn exit_code_zero_alone_is_not_informative() {
     let ended = pair(quiet("n1", 0), quiet("n2", 0)).ended;
     assert_eq!(ended.kind, EndKind::Unknown);
     assert!(ended.why.contains("cancelled and timed-out jobs"));
@@ -218,7 +218,7 @@ fn killed_text(pid: u32, uid: u32) -> String {
 
 /// Two jobs share the node, and the kernel kills a process of the other one.
 #[test]
-fn memory_that_another_job_ran_out_of_is_not_the_jobs() {
+fn out_of_memory_of_another_job_is_not_attributed_to_the_job() {
     let summary = |path: &str, uid: u32| {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={path},\
@@ -242,7 +242,7 @@ fn memory_that_another_job_ran_out_of_is_not_the_jobs() {
     assert_eq!(plain.kind, EndKind::Application);
     for foreign in [
         vec![summary("/slurm_n2/uid_5002/job_1057", 5002), killed_text(4711, 5002)],
-        // The same user's other job.
+        // Another job of the same user.
         vec![summary("/system.slice/slurmstepd.scope/job_1057", 1000), killed_text(4711, 1000)],
         vec![summary("/user.slice/user-1000.slice/session-3.scope", 1000)],
         vec![killed_text(4711, 5002)],
@@ -259,7 +259,7 @@ fn memory_that_another_job_ran_out_of_is_not_the_jobs() {
 }
 
 #[test]
-fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
+fn out_of_memory_is_detected_from_slurm_signal_and_kernel() {
     assert_eq!(pair(quiet("n1", 125), quiet("n2", 125)).ended.kind, EndKind::OutOfMemory);
     let mut killed = quiet("n1", 137 << 8);
     killed.kernel.lines.push(railgate_model::KernelLine {
@@ -273,9 +273,9 @@ fn memory_is_told_by_slurm_by_its_signal_and_by_the_kernel() {
     assert!(ended.proof[0].what.contains("4711"));
 }
 
-/// A template's shell, or a script of the user's, makes an ordinary exit code of a step's end.
+/// The shell of a template, or a user's script, turns the end of a step into an ordinary exit code.
 #[test]
-fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_was() {
+fn out_of_memory_is_detected_from_slurms_step_record_and_the_kernels_record() {
     let with = |status, derived, line: Option<&str>| {
         let mut node = quiet("n1", status);
         node.exit = Some(Exit { status, derived });
@@ -287,7 +287,7 @@ fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_
         }));
         pair(node, quiet("n2", status)).ended
     };
-    // Slurm's mark is 125 as a signal, and a core bit.
+    // Slurm's marker is 125 as a signal, with or without the core bit.
     for mark in [125, 253] {
         let ended = with(256, Some(mark), None);
         assert_eq!(ended.kind, EndKind::OutOfMemory);
@@ -312,7 +312,7 @@ fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_
     let node = summary("CONSTRAINT_NONE,cpuset=/,mems_allowed=0,global_oom");
     for (status, line, wants) in [
         (256, job.as_str(), "The job reached its memory limit"),
-        // Also where Slurm itself says that it was memory.
+        // Also if Slurm itself reports out of memory.
         (125, &job, "The job reached its memory limit"),
         (256, &node, "The node ran out of memory"),
         (256, &killed_text(4711, 1000), "The kernel killed a process because memory ran out"),
@@ -324,7 +324,7 @@ fn memory_is_told_by_slurms_record_of_a_step_and_by_the_kernels_record_whose_it_
 }
 
 #[test]
-fn a_job_without_gpus_is_not_told_what_became_of_others_gpus() {
+fn job_without_gpus_is_not_shown_gpu_faults_of_others() {
     let mut node = quiet("n1", 256);
     node.job.allocation = Allocation::NoGpus;
     node.gpus.clear();
@@ -335,7 +335,7 @@ fn a_job_without_gpus_is_not_told_what_became_of_others_gpus() {
 }
 
 #[test]
-fn what_was_not_seen_is_not_blamed_on_the_program() {
+fn missing_data_is_not_blamed_on_the_program() {
     let report = merged(vec![quiet("n1", 256)], vec![], None);
     assert_eq!(report.ended.kind, EndKind::Unknown);
     assert!(
@@ -361,7 +361,7 @@ fn what_was_not_seen_is_not_blamed_on_the_program() {
 }
 
 #[test]
-fn a_link_that_went_and_came_back_is_a_suspicion_only_on_the_jobs_rails() {
+fn link_that_went_down_is_suspicious_only_on_the_jobs_rails() {
     let flapped = |gpus: std::ops::Range<u32>| {
         let mut report = part("n1", &job(gpus), "", vec![], 256);
         let before = machine("n1", "");
@@ -381,7 +381,7 @@ fn a_link_that_went_and_came_back_is_a_suspicion_only_on_the_jobs_rails() {
 }
 
 #[test]
-fn the_gate_that_refuses_says_where_and_why() {
+fn refusal_names_node_and_reason() {
     let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("PENDING"));
     assert_eq!(report.ended.kind, EndKind::MovedByGate);
     assert!(
@@ -399,7 +399,7 @@ fn the_gate_that_refuses_says_where_and_why() {
 }
 
 #[test]
-fn what_the_database_says_of_a_job_that_went_back_is_another_attempts_end() {
+fn database_state_of_a_requeued_job_belongs_to_a_later_attempt() {
     for what in [DecisionKind::Moved, DecisionKind::RequeuedBySlurm, DecisionKind::Held] {
         let nodes = vec![refused("n2", &job(0..8))];
         let report = merged(nodes, vec![decision(0, what, 0)], slurm("CANCELLED by 1000"));
@@ -412,13 +412,13 @@ fn what_the_database_says_of_a_job_that_went_back_is_another_attempts_end() {
 }
 
 #[test]
-fn a_deadline_is_no_time_limit() {
+fn deadline_is_not_a_time_limit() {
     let report = merged(vec![quiet("n1", 0), quiet("n2", 0)], vec![], slurm("DEADLINE"));
     assert_eq!(report.ended.kind, EndKind::Deadline);
 }
 
 #[test]
-fn a_dead_node_is_named() {
+fn dead_node_is_named() {
     let mut report = merged(vec![quiet("n1", 0)], vec![decision(0, DecisionKind::RequeuedBySlurm, 0)], None);
     assert_eq!(report.ended.kind, EndKind::NodeDied, "{:#?}", report.ended);
     assert!(report.ended.why.contains("n2"));
@@ -427,7 +427,7 @@ fn a_dead_node_is_named() {
 }
 
 #[test]
-fn a_job_that_runs_or_waits_has_not_ended() {
+fn running_or_waiting_job_has_not_ended() {
     let mut running = quiet("n1", 0);
     running.end = None;
     running.exit = None;
@@ -437,7 +437,7 @@ fn a_job_that_runs_or_waits_has_not_ended() {
 }
 
 #[test]
-fn each_attempt_has_its_own_end_and_slurm_speaks_of_one() {
+fn each_attempt_has_its_own_end_and_slurms_state_is_for_one() {
     let report = story();
     let kinds: Vec<_> = report.attempts.iter().map(|attempt| attempt.ended.kind).collect();
     assert_eq!(kinds, [EndKind::MovedByGate, EndKind::Hardware, EndKind::Completed]);
@@ -454,7 +454,7 @@ fn each_attempt_has_its_own_end_and_slurm_speaks_of_one() {
 }
 
 #[test]
-fn a_job_without_gpus_is_not_asked_for_them() {
+fn job_without_gpus_has_no_gpu_doubts() {
     let cpu = |node: &str| {
         let job = Job { allocation: railgate_model::Allocation::NoGpus, ..job(0..8) };
         let mut report = part(node, &job, "", vec![], 256);
@@ -472,7 +472,7 @@ fn a_job_without_gpus_is_not_asked_for_them() {
 }
 
 #[test]
-fn parts_of_another_user_are_kept_out() {
+fn reports_of_another_user_are_excluded() {
     let other = Job { uid: 2000, ..job(0..8) };
     let report = pair(quiet("n1", 256), part("n2", &other, "", vec![], 256));
     assert_eq!(report.attempts[0].nodes.len(), 1);
@@ -480,7 +480,7 @@ fn parts_of_another_user_are_kept_out() {
 }
 
 #[test]
-fn findings_that_are_no_hardware_are_no_evidence() {
+fn findings_other_than_hardware_are_no_evidence() {
     let user = finding("mounts", "/tmp", Severity::Fail, Class::User, "full");
     let site = finding("driver", "", Severity::Fail, Class::Site, "mismatch");
     let warn = finding("ib-rate", "mlx5_0", Severity::Warn, Class::Node, "slow");
@@ -491,17 +491,17 @@ fn findings_that_are_no_hardware_are_no_evidence() {
     assert_eq!((item(0..8).own, item(2..3).own, item(4..8).own), (Some(true), Some(true), Some(false)));
 }
 
-/// Attempt 0 as its nodes told it, and Slurm's word on the next one.
+/// Attempt 0 from its node reports, and Slurm's state of the next one.
 fn followed(nodes: Vec<NodeReport>, decisions: Vec<crate::Decision>, state: &str, reason: &str) -> JobReport {
     let view = SlurmView { reason: reason.to_owned(), restarts: Some(1), ..slurm(state).unwrap() };
     merged(nodes, decisions, Some(view))
 }
 
 #[test]
-fn an_attempt_that_has_a_successor_was_put_back() {
+fn attempt_with_a_successor_was_requeued() {
     let kind = |report: &JobReport| report.attempts[0].ended.kind;
     let lost = followed(vec![quiet("n1", 0)], vec![], "PENDING", "BeginTime");
-    // A restart and a silent node are no record of a death.
+    // A restart and a missing report do not prove that a node died.
     assert_eq!(kind(&lost), EndKind::Requeued);
     assert!(lost.attempts[0].ended.why.contains("No epilog report from n2"), "{:#?}", lost.attempts[0].ended);
     let down = |since| {
@@ -524,7 +524,7 @@ fn an_attempt_that_has_a_successor_was_put_back() {
 }
 
 #[test]
-fn a_job_that_is_held_says_why() {
+fn held_job_names_the_reason() {
     let mut held = decision(0, DecisionKind::Held, 0);
     held.why = "n2 went down".to_owned();
     let report = followed(vec![quiet("n1", 0)], vec![held], "PENDING", "JobHeldUser");
@@ -536,7 +536,7 @@ fn a_job_that_is_held_says_why() {
 }
 
 #[test]
-fn the_controller_names_the_nodes_of_an_attempt_without_parts() {
+fn controllers_decision_names_the_nodes_of_an_attempt_without_reports() {
     let put_back = decision(0, DecisionKind::RequeuedBySlurm, 0);
     let report = followed(vec![], vec![put_back], "RUNNING", "None");
     assert_eq!(report.attempts[0].nodelist, "n[1-2]");

@@ -1,37 +1,37 @@
-//! A job that waits: for what, since that is the question, and what lets it start.
+//! A waiting job: what it waits for, and how it can start.
 
 use std::fmt::Display;
 
 use crate::plain::stamp;
 use crate::{JobReport, SlurmView};
 
-/// At most so many nodes are named.
+/// Maximum number of nodes that are named.
 const MOST: usize = 4;
 
-/// Who holds it back, by Slurm's reason. Releases part its words by blanks or by underscores.
+/// What a job waits for, by Slurm's reason. Releases separate its words by blanks or by underscores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// Held, and its owner may release it.
+    /// Held; its owner may release it.
     Release,
-    /// Held by an admin.
+    /// Held; an admin must release it.
     Admin,
-    /// It depends on other jobs.
+    /// Other jobs that it depends on.
     Dependency,
-    /// They ended otherwise than it wants.
+    /// A dependency that can no longer be satisfied.
     Never,
-    /// A time.
+    /// Its begin time.
     Begin,
-    /// Jobs that come first.
+    /// Jobs with higher priority.
     Priority,
-    /// Nodes that have room for it.
+    /// Free resources.
     Resources,
     /// A node that takes no jobs.
     Nodes,
-    /// What Slurm's own word says.
+    /// Another reason, shown in Slurm's words.
     Other,
 }
 
-/// How Slurm's reasons begin, in lower case and with blanks. The first that fits counts.
+/// Beginnings of Slurm's reasons in lower case with blanks. The first match is used.
 const REASONS: [(&str, For); 12] = [
     ("jobheldadmin", For::Admin),
     ("jobhelduser", For::Release),
@@ -47,7 +47,7 @@ const REASONS: [(&str, For); 12] = [
     ("nodedown", For::Nodes),
 ];
 
-/// How Slurm's other reasons begin, of limits and reservations.
+/// Beginnings of Slurm's other reasons, of limits and reservations.
 const OTHER_REASONS: [&str; 7] =
     ["Assoc", "QOS", "Partition", "Licenses", "Reservation", "JobArrayTaskLimit", "BurstBuffer"];
 
@@ -60,8 +60,8 @@ fn waits_for(reason: &str) -> For {
     row_of(reason).map_or(For::Other, |(_, waits)| *waits)
 }
 
-/// The part of a reason that is Slurm's own word: `ReqNodeNotAvail`, `QOSMaxJobsPerUserLimit`. What an admin or a plugin wrote is
-/// none.
+/// The part of a reason that is one of Slurm's own: `ReqNodeNotAvail`, `QOSMaxJobsPerUserLimit`. `None` for
+/// text of an admin or a plugin.
 pub(crate) fn known_reason(reason: &str) -> Option<&str> {
     let length = match row_of(reason) {
         Some((start, _)) => start.len(),
@@ -73,7 +73,7 @@ pub(crate) fn known_reason(reason: &str) -> Option<&str> {
     reason.get(..length).filter(|word| !word.is_empty())
 }
 
-/// `held` is what the controller said when it held the job.
+/// `held` is the controller's reason if it held the job.
 pub(super) fn why(state: &str, slurm: Option<&SlurmView>, held: Option<&str>) -> String {
     let reason = slurm.map(|view| view.reason.as_str()).filter(|reason| !matches!(*reason, "" | "None"));
     let required = slurm.map(|view| view.required.as_slice()).unwrap_or_default();
@@ -119,8 +119,8 @@ fn expected(may_start: Option<String>) -> String {
     may_start.map(|time| format!(" Slurm expects it to start at {time}.")).unwrap_or_default()
 }
 
-/// What lets a job start that would wait for long or for ever; `None` where waiting is all. `job` is its number, or what stands
-/// for it.
+/// How to let a job start that would otherwise wait long or forever; `None` if waiting is enough. `job` is the
+/// job id or its placeholder.
 pub(crate) fn way_out(report: &JobReport, job: &dyn Display) -> Option<String> {
     let view = report.slurm.as_ref()?;
     let by_gate = view.required.iter().any(|name| refused(report, name));
@@ -136,7 +136,7 @@ pub(crate) fn way_out(report: &JobReport, job: &dyn Display) -> Option<String> {
     }
 }
 
-/// Whether the gate of a node refused the job once.
+/// Whether the gate of a node refused the job.
 pub(crate) fn refused(report: &JobReport, name: &str) -> bool {
     let nodes = report.attempts.iter().flat_map(|attempt| &attempt.nodes);
     nodes.into_iter().any(|node| node.node == name && node.refused())
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_waits_says_for_what_and_until_when() {
+    fn waiting_job_names_what_it_waits_for_and_until_when() {
         for (reason, why) in [
             ("BeginTime", "It waits: Slurm does not start it before 2027-01-15 08:02:00 UTC (BeginTime)."),
             (
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_cannot_start_says_so_and_how_it_could() {
+    fn job_that_cannot_start_shows_how_it_could() {
         let next = |report: &JobReport| {
             let first = report.next_steps.first().filter(|step| !step.starts_with("collect"));
             first.cloned().unwrap_or_default()
@@ -196,7 +196,7 @@ mod tests {
         assert!(here.ended.why.contains("It asks for n2 by name (--nodelist)."), "{}", here.ended.why);
         assert!(next(&here).contains("scontrol update JobId=48213 ReqNodeList="), "{}", next(&here));
         assert!(!here.attempts[0].ended.why.contains("other nodes"), "{}", here.attempts[0].ended.why);
-        // A node that is only busy becomes free.
+        // A busy node becomes free by itself.
         assert_eq!(next(&waits("Resources", &["n1"])), "");
         assert!(next(&waits("Resources", &["n2"])).contains("ReqNodeList="), "the gate refused that node");
         assert_eq!(next(&waits("JobHeldAdmin", &[])), "");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_job_that_must_not_come_back_is_promised_nothing() {
+    fn refused_job_without_requeue_is_not_promised_a_restart() {
         let steps = |required: &[&str]| {
             let view = SlurmView {
                 required: required.iter().map(|&name| name.to_owned()).collect(),

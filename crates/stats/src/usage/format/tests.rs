@@ -36,7 +36,7 @@ fn stream(records: &[Record]) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn written_records_are_read_back() {
     let note = Note { at: 5, what: "x".to_owned() };
     let end = End {
         at: 9,
@@ -60,7 +60,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn lowest_and_highest_never_come_closer_than_they_were() {
+fn minimum_and_maximum_are_rounded_outwards() {
     for number in [0.1_f32, 99.97, 1979.9, 5.5e10] {
         let bytes = stream(&[Record::Head(head(2, 1)), Record::Sample(sample(2, number))]);
         let Some(Record::Sample(read)) = Records::new(&bytes).nth(1) else { panic!("no sample") };
@@ -71,7 +71,7 @@ fn lowest_and_highest_never_come_closer_than_they_were() {
 }
 
 #[test]
-fn a_torn_tail_costs_the_torn_record_only() {
+fn torn_tail_loses_only_the_torn_record() {
     let whole = stream(&[Record::Head(head(2, 1)), Record::Sample(sample(1, 1.0))]);
     let two = stream(&[Record::Sample(sample(1, 2.0))]);
     for cut in 1..two.len() {
@@ -84,7 +84,7 @@ fn a_torn_tail_costs_the_torn_record_only() {
 }
 
 #[test]
-fn a_flipped_bit_is_seen() {
+fn flipped_bit_is_detected() {
     let bytes = stream(&[Record::Head(head(2, 1)), Record::Sample(sample(1, 1.0))]);
     for place in 0..bytes.len() {
         let mut bad = bytes.clone();
@@ -96,7 +96,7 @@ fn a_flipped_bit_is_seen() {
 }
 
 #[test]
-fn a_reader_goes_by_names_and_skips_what_it_does_not_know() {
+fn reader_uses_field_names_and_skips_unknown_ones() {
     let mut newer = head(1, 0);
     newer.gpu_fields = vec!["sm_percent".into(), "warp_drive".into(), "power_w".into()];
     newer.rail_fields = Vec::new();
@@ -127,9 +127,9 @@ fn a_reader_goes_by_names_and_skips_what_it_does_not_know() {
     assert_eq!(records.damage(), None);
 }
 
-/// Eight GPUs and eight ports where every number moves: as large as it gets.
+/// Eight GPUs and eight ports with every value changing: the largest case.
 #[test]
-fn a_day_of_a_full_node_is_within_its_bound() {
+fn day_of_a_full_node_stays_below_its_limit() {
     let mut minute = Sample { folded: 12, seconds: 60.0, ..Sample::default() };
     let value = Some(Value { mean: 1.0, min: 0.5, max: 2.0 });
     minute.gpus = vec![Values::default(); 8];
@@ -156,7 +156,7 @@ proptest! {
         while records.next().is_some() {}
     }
 
-    /// With its sum made right, so that the inside is reached.
+    /// With a correct checksum, so that the payload is parsed.
     #[test]
     fn no_payload_makes_it_panic(kind in prop::sample::select(b"HSMNE".to_vec()), payload in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut bytes = stream(&[Record::Head(head(2, 1))]);

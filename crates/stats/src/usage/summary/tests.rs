@@ -52,7 +52,7 @@ fn known<T: Clone>(reading: &Reading<T>) -> T {
 }
 
 #[test]
-fn a_minute_and_its_samples_count_once() {
+fn minute_and_its_samples_count_once() {
     let fine: Vec<Sample> =
         (0..24).map(|k| sample(k * 5, if k < 12 { 90.0 } else { 30.0 }, 1500.0)).collect();
     let mut fold = Fold::default();
@@ -76,7 +76,7 @@ fn a_minute_and_its_samples_count_once() {
 }
 
 #[test]
-fn the_fraction_is_activity_times_clock_over_the_sheets_clock() {
+fn tensor_fraction_is_activity_times_clock_over_the_datasheet_clock() {
     let bytes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(sample(0, 93.7, 1469.0))]);
     let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
     let flop = &usage.gpus[0].flop;
@@ -92,7 +92,7 @@ fn the_fraction_is_activity_times_clock_over_the_sheets_clock() {
     );
 }
 
-/// A GPU that works half of the time: only that half's clock was read too high.
+/// A GPU that is busy for half of the time: only the clock of that half was read too high.
 #[test]
 fn only_the_clock_of_tensor_kernels_is_corrected() {
     let mut half = sample(0, 40.0, 1700.0);
@@ -106,10 +106,10 @@ fn only_the_clock_of_tensor_kernels_is_corrected() {
     assert!((known(&flop.fp32_tflops) - 0.1 * clock * 1e6 * 256.0 * 132.0 / 1e12).abs() < 1e-6, "{flop:?}");
 }
 
-/// The counters do not tell types apart: without a declaration the figures of the slowest and the fastest type bound what
-/// was done, whatever the mixture, and a pure one is the figure of its own type.
+/// The counters do not distinguish data types: the figures of the slowest and the fastest type are bounds of
+/// the work of any mixture, and a single type has its own figure.
 #[test]
-fn a_mixture_of_types_lies_between_the_slowest_and_the_fastest_of_them() {
+fn work_of_mixed_types_is_between_the_slowest_and_the_fastest_type() {
     let kinds = [("tf32", 97.0_f64, 1700.0, 0.5), ("bf16", 93.7, 1469.0, 1.0), ("fp8", 80.0, 1300.0, 2.0)];
     for mixture in [[20, 0, 0], [0, 20, 0], [0, 0, 20], [5, 10, 5], [1, 5, 14], [10, 0, 10]] {
         let all: Vec<_> = mixture.iter().zip(kinds).flat_map(|(count, kind)| vec![kind; *count]).collect();
@@ -128,7 +128,7 @@ fn a_mixture_of_types_lies_between_the_slowest_and_the_fastest_of_them() {
 }
 
 #[test]
-fn what_was_never_read_is_not_zero_and_says_why() {
+fn field_that_was_never_read_is_not_zero_and_has_a_reason() {
     let lacking = [("dram_percent", "unsupported"), ("fp32_percent_mhz", "GPM: lost")];
     let bytes = stream(vec![head("NVIDIA H100 80GB HBM3", &lacking), Record::Sample(sample(0, 1.0, 1000.0))]);
     let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
@@ -141,7 +141,7 @@ fn what_was_never_read_is_not_zero_and_says_why() {
 }
 
 #[test]
-fn time_without_samples_is_named_and_a_suspended_job_is_neither_run_nor_idle() {
+fn gaps_are_listed_and_suspended_time_is_neither_running_nor_idle() {
     let mut asleep = sample(5, 0.0, 345.0);
     asleep.state = State::Suspended;
     let note = Note { at: START, what: "NVML did not answer".to_owned() };
@@ -165,7 +165,7 @@ fn time_without_samples_is_named_and_a_suspended_job_is_neither_run_nor_idle() {
 }
 
 #[test]
-fn a_gpu_that_nvml_had_not_named_yet_is_the_same_one() {
+fn gpu_without_a_uuid_yet_is_the_same_gpu() {
     let Record::Head(mut early) = head("", &[("power_w", "nvml: no answer yet")]) else { panic!() };
     early.gpus[0].uuid.clear();
     let bytes = stream(vec![
@@ -181,7 +181,7 @@ fn a_gpu_that_nvml_had_not_named_yet_is_the_same_one() {
 }
 
 #[test]
-fn a_gpu_of_which_nvml_says_nothing_any_more_keeps_its_name() {
+fn gpu_keeps_its_name_if_nvml_stops_responding() {
     let Record::Head(mut late) = head("", &[("power_w", "NVML did not answer")]) else { panic!() };
     late.gpus[0].uuid.clear();
     let named = head("NVIDIA H200", &[]);
@@ -192,7 +192,7 @@ fn a_gpu_of_which_nvml_says_nothing_any_more_keeps_its_name() {
 }
 
 #[test]
-fn a_slice_has_its_share_of_the_peak() {
+fn mig_slice_has_its_share_of_the_peak() {
     let Record::Head(mut whole) = head("NVIDIA H200", &[]) else { panic!() };
     whole.gpus[0].instance = Some(2);
     whole.gpus[0].instance_sms = Some(66);

@@ -1,4 +1,4 @@
-//! What the gate said before and after each attempt.
+//! Verdicts of the gate before and after each attempt.
 
 use railgate_model::{Fitness, Severity};
 use railgate_text::shorten;
@@ -6,10 +6,10 @@ use railgate_text::shorten;
 use super::why::number;
 use crate::{Attempt, JobReport};
 
-/// More attempts say nothing more.
+/// Maximum number of attempts shown.
 const MOST: usize = 3;
 
-/// `#1 64/64 fit (p99 0.41 s), #2 64/64 fit; gpu-0391 ecc-rate`
+/// Row text, `#1 64/64 fit (p99 0.41 s), #2 64/64 fit; gpu-0391 ecc-rate`.
 pub(super) fn line(report: &JobReport) -> Option<String> {
     let many = report.attempts.len() > 1;
     let looked = |attempt: &Attempt| attempt.nodes.iter().any(|node| node.prolog.is_some());
@@ -30,7 +30,7 @@ pub(super) fn line(report: &JobReport) -> Option<String> {
         .iter()
         .flat_map(|(_, attempt)| &attempt.nodes)
         .flat_map(|node| {
-            // A node that was fit before may be unfit afterwards.
+            // A node that was fit before the job may be unfit afterwards.
             let before = node.prolog.iter().map(move |look| (node, look, ""));
             before.chain(node.epilog.iter().map(move |look| (node, look, " (afterwards)")))
         })

@@ -8,7 +8,7 @@ use crate::diagnosis::{Analysis, Line, median};
 use crate::plain::{float, plain};
 use crate::{Attempt, JobReport, NodeReport, PortUse};
 
-/// The library, over what it went, and how much of it was timed.
+/// Library, transport, and the share of calls that were timed.
 pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
     let all: Vec<_> = attempt.nodes.iter().filter_map(|node| node.communication.as_ref()).collect();
     let process = all.iter().flat_map(|comm| &comm.processes).next()?;
@@ -40,7 +40,8 @@ pub(super) fn nccl(attempt: &Attempt) -> Option<String> {
     Some(parts.join(", "))
 }
 
-/// Those that take at least a hundredth of the node's time in collectives: how well the others are known does not matter.
+/// Rows with at least one hundredth of the node's time in collectives; the accuracy of the others is
+/// irrelevant.
 fn costly(rows: &[Collective]) -> impl Iterator<Item = &Collective> {
     let took =
         |row: &Collective| if row.timed > 0 { row.gpu_s * float(row.calls) / float(row.timed) } else { 0.0 };
@@ -48,8 +49,8 @@ fn costly(rows: &[Collective]) -> impl Iterator<Item = &Collective> {
     rows.iter().filter(move |row| took(row) >= least)
 }
 
-/// Why data cannot go from a card to a GPU's memory, if the gate found no way or a setting switched it off. That there
-/// is a way does not mean that NCCL took it: that it is on is nowhere known.
+/// Why GPUDirect RDMA was impossible: the gate found no path, or a setting disabled it. A path does not prove
+/// that NCCL used it, so "enabled" is never reported.
 fn no_gpudirect(attempt: &Attempt) -> Option<String> {
     let no_way = |node: &&NodeReport| {
         let looks = node.prolog.iter().chain(&node.epilog).flat_map(|look| &look.verdict.findings);
@@ -75,7 +76,7 @@ fn no_gpudirect(attempt: &Attempt) -> Option<String> {
     }
 }
 
-/// `8 rails (InfiniBand)`, where the nodes have the same.
+/// Rails of the job, `8 rails (InfiniBand)`, if all nodes have the same.
 fn own_rails(attempt: &Attempt) -> String {
     let maps = attempt.nodes.iter().filter_map(|node| node.rail_map.as_ref());
     let mut counts: Vec<(usize, Option<&str>)> = maps
@@ -105,7 +106,7 @@ fn in_brackets(layer: Option<&str>) -> String {
     layer.map(|layer| format!(" ({layer})")).unwrap_or_default()
 }
 
-/// How even they carried, and what links and switches say.
+/// Balance of rail traffic, and events of links and switches.
 pub(super) fn rails(report: &JobReport, attempt: &Attempt, analysis: &Analysis) -> Option<String> {
     let odd: Vec<&str> = analysis.on_line(Line::Rails).map(|one| one.what.as_str()).collect();
     let mut worst = None;
@@ -116,7 +117,7 @@ pub(super) fn rails(report: &JobReport, attempt: &Attempt, analysis: &Analysis) 
         };
         let rates: Vec<f64> = usage.rails.iter().filter_map(of_rail).collect();
         let mean = rates.iter().sum::<f64>() / float(u64::try_from(rates.len()).unwrap_or(1)).max(1.0);
-        // Below that, they are not in use.
+        // Below this rate rails are not in use.
         if rates.len() > 1 && mean > 100e6 {
             let off = rates.iter().map(|rate| (rate / mean - 1.0).abs()).fold(0.0, f64::max);
             worst = Some(off.max(worst.unwrap_or(0.0)));
@@ -129,7 +130,7 @@ pub(super) fn rails(report: &JobReport, attempt: &Attempt, analysis: &Analysis) 
     Some(parts.join("; ")).filter(|text| !text.is_empty())
 }
 
-/// The job's rails that went down during the run.
+/// The job's rails whose link went down during the run.
 fn links(report: &JobReport, attempt: &Attempt) -> Option<String> {
     let down = |(node, rail, port): &(&str, usize, &PortUse)| {
         let times = port.link_downed.delta.known().copied().filter(|times| *times > 0)?;
@@ -138,12 +139,12 @@ fn links(report: &JobReport, attempt: &Attempt) -> Option<String> {
     listed(ports(attempt).iter().filter_map(down).collect())
 }
 
-/// Rails that waited for credits at least three times as long as the job's others.
+/// Rails that waited for credits at least three times as long as the job's other rails.
 fn waits(report: &JobReport, attempt: &Attempt) -> Option<String> {
     let known = |(node, rail, port): (_, _, &PortUse)| {
         let wait = match port.errors.get("port_xmit_wait") {
             Some(counter) => *counter.delta.known()?,
-            // Those that have not grown are not listed, and a port that was not read has no traffic either.
+            // Only counters that increased are listed; a port without a reading has no traffic either.
             None => port.tx_bytes.delta.known().map(|_| 0)?,
         };
         Some((place(report, node, rail, port), float(wait)))
@@ -154,13 +155,13 @@ fn waits(report: &JobReport, attempt: &Attempt) -> Option<String> {
     listed(long.map(|(place, wait)| format!("{place} xmit_wait {:.1}x median", wait / typical)).collect())
 }
 
-/// `gn7 r2`, or `gn7 r2 (leaf07)` where the site has said what it is on.
+/// Port, `gn7 r2`, or `gn7 r2 (leaf07)` if the site's table has its leaf switch.
 fn place(report: &JobReport, node: &str, rail: usize, port: &PortUse) -> String {
     let leaf = report.leaf(node, port).map(|leaf| format!(" ({})", shorten(leaf, 24)));
     format!("{} r{rail}{}", shorten(node, 24), leaf.unwrap_or_default())
 }
 
-/// Those that are rails: node, rail, port.
+/// Ports that are rails: node, rail, port.
 fn ports(attempt: &Attempt) -> Vec<(&str, usize, &PortUse)> {
     let mut all = Vec::new();
     for node in &attempt.nodes {
@@ -182,9 +183,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_next_to_no_time_makes_no_error() {
+    fn collectives_with_little_time_do_not_affect_the_error() {
         let row = |calls, timed, gpu_s| Collective { calls, timed, gpu_s, ..Collective::default() };
-        // Of 1 s, 9 ms and 11 ms; of the first a tenth of the calls is timed.
+        // Durations of 1 s, 9 ms and 11 ms; of the first a tenth of the calls is timed.
         let rows = [row(100, 10, 0.098), row(5, 5, 0.009), row(4, 4, 0.011), row(7, 0, 0.0)];
         let found: Vec<u64> = costly(&rows).map(|row| row.calls).collect();
         assert_eq!(found, [100, 4]);

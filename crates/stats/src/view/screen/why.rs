@@ -1,4 +1,4 @@
-//! One line for each attempt: how long, how it ended, on which node, what was done about it.
+//! One line for each attempt: duration, end, node, and the decision.
 
 use railgate_model::UnixMillis;
 use railgate_text::shorten;
@@ -10,7 +10,7 @@ use crate::plain::{clock, float, plain, span};
 use crate::why::decided;
 use crate::{ActKind, Attempt, DecisionKind, EndKind, JobReport};
 
-/// Those of a job that came back more often are summed up in the middle.
+/// Maximum number of attempts shown; those in the middle are summed up.
 const MOST: usize = 4;
 
 pub(super) fn rows(report: &JobReport) -> Vec<Row> {
@@ -26,7 +26,7 @@ pub(super) fn rows(report: &JobReport) -> Vec<Row> {
     (0..first).filter_map(one).chain([left_out]).chain(ends).collect()
 }
 
-/// `#1` is the first attempt, which Slurm's restart count calls 0.
+/// Display number: the first attempt is `#1`, and 0 in Slurm's restart count.
 pub(super) fn number(place: usize) -> String {
     format!("#{}", place + 1)
 }
@@ -58,7 +58,7 @@ fn line(report: &JobReport, place: usize) -> Option<String> {
     Some(parts.join("; "))
 }
 
-/// `31 h 02 min HARDWARE FAULT, exit code 1`
+/// Duration and end, `31 h 02 min HARDWARE FAULT, exit code 1`.
 fn how(attempt: &Attempt) -> String {
     let ran = match (attempt.start, attempt.end) {
         (Some(start), Some(end)) => span(float(end.saturating_sub(start)) / 1000.0),
@@ -84,7 +84,7 @@ fn how(attempt: &Attempt) -> String {
     format!("{ran} {title}{exit}")
 }
 
-/// What it stands on first, and when.
+/// The first proof, with its time.
 fn proof(attempt: &Attempt) -> Option<String> {
     let first = attempt.ended.proof.first()?;
     let time = first.time.map(|time| {
@@ -94,10 +94,11 @@ fn proof(attempt: &Attempt) -> Option<String> {
     Some(format!("{} {}{}", shorten(&first.node, 24), shorten(&first.what, 120), time.unwrap_or_default()))
 }
 
-/// How long after the job's last sign of life something was, or for how long the job went on. Steps where the program
-/// counts them, else collectives. Nodes' clocks may differ, by milliseconds where they are kept.
+/// Time between the last progress and an event, or for how long the job continued after it. Progress is
+/// measured in steps if the program counts them, else in collectives. Clocks of nodes may differ, by
+/// milliseconds if they are synchronized.
 fn progress(attempt: &Attempt, time: UnixMillis) -> Option<String> {
-    // What was said while the job ran is older than its end.
+    // A partial report is older than the end of the job.
     let whole = || attempt.nodes.iter().filter(|node| node.as_of.is_none());
     let ranks = whole().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
     let comms = whole().filter_map(|node| node.communication.as_ref()).flat_map(|comm| &comm.communicators);
@@ -147,7 +148,7 @@ fn because(what: &str, why: &str, most: usize) -> String {
     if why.is_empty() { what.to_owned() } else { format!("{what}: {}", shorten(why, most)) }
 }
 
-/// GPU-hours between the end of an attempt and the start of the next: they are not billed.
+/// GPU-hours between the end of an attempt and the start of the next one, which are not billed.
 pub(super) fn between(report: &JobReport, gpus: u32) -> Option<String> {
     let pairs = report.attempts.iter().zip(report.attempts.iter().skip(1));
     let pauses = pairs.filter_map(|(one, next)| next.start?.checked_sub(one.end?));
