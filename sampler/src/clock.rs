@@ -3,12 +3,13 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use railgate_model::UnixMillis;
 
-/// The calendar, which is read once and may then be set as anybody likes, and the clock that everything is timed by.
+/// The calendar, which is read once and may be changed by an admin afterwards, and the monotonic clock that
+/// times everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// Of the node.
+    /// Calendar time of the node.
     pub(crate) calendar: fn() -> UnixMillis,
-    /// Seconds since boot: nobody sets it, and it goes on while the machine sleeps.
+    /// Seconds since boot: cannot be set, and continues while the machine sleeps.
     pub(crate) boot_s: fn() -> f64,
 }
 

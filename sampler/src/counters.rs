@@ -1,4 +1,4 @@
-//! GPUs, rails and the job's cgroup, sample by sample. Where nothing comes of the GPUs, samples are made without.
+//! Samples of GPUs, rails and the job's cgroup. Without readings of the GPUs, samples have only the rest.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -21,18 +21,18 @@ use crate::run::{Mine, PROC};
 use crate::work::Work;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// A job without a step yet has no cgroup.
+/// Interval of the search for the job's cgroup, which does not exist before its first step.
 const SEARCH: Duration = Duration::from_secs(30);
-/// What the child's last word may take.
+/// Maximum wait for the child's final reading.
 const LAST_WORD: Duration = Duration::from_millis(700);
-/// A GPU below this does nothing, percent.
+/// Below this activity a GPU counts as idle, percent.
 const IDLE: f64 = 0.5;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
     clock: Clock,
     head: Head,
-    /// NVML has told their names and models: what comes later never takes them back.
+    /// NVML has reported names and models; later errors do not remove them.
     named: bool,
     interval: Duration,
     files: Files,
@@ -48,7 +48,7 @@ pub(crate) struct Counters {
     metrics: Option<JobFile>,
 }
 
-/// What an event is seen by.
+/// Previous state, to detect events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
     busy: bool,
@@ -57,7 +57,7 @@ struct Before {
 }
 
 impl Counters {
-    /// `xids`: the child that reads the GPUs is to wait for Xids, too.
+    /// `xids`: the child that reads the GPUs also waits for Xids.
     pub(crate) fn new(mine: &Mine, clock: Clock, xids: bool) -> Self {
         let boot_s = clock.boot_s;
         let stats = &mine.config.stats;
@@ -81,7 +81,7 @@ impl Counters {
         head.boot_id.clone_from(&mine.report.boot_id);
         head.interval_s = interval.as_secs_f64();
         head.rails.clone_from(&rails);
-        // A sampler that comes after one that was killed counts on from the same moment and the same numbers.
+        // A sampler that replaces a killed one continues its clock and counters.
         let before = earlier(dir).filter(|(before, _)| before.boot_id == head.boot_id);
         let (before, totals) = before.unzip();
         let totals = totals.unwrap_or_default();
@@ -125,20 +125,20 @@ impl Counters {
         counters
     }
 
-    /// How long until there is something to do without being told.
+    /// Time until the next action without an event.
     pub(crate) fn due(&self) -> Duration {
-        // Who reads them sets the pace.
+        // The child that reads them sets the pace.
         let wait = if self.gpus.are_read() { self.interval.mul_f64(1.5) } else { self.interval };
         let due = Duration::try_from_secs_f64((self.clock.boot_s)() - self.last).unwrap_or_default();
         wait.saturating_sub(due)
     }
 
-    /// Readable when the child has said something.
+    /// Descriptor that becomes readable when the child reports.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.gpus.as_fd()
     }
 
-    /// Whatever is due. `yielded`: the user wants the GPUs left alone.
+    /// Processes everything that is due. `yielded`: the user asked the sampler not to access the GPUs.
     pub(crate) fn step(&mut self, job: u32, yielded: bool) {
         if yielded {
             self.gpus.stop();
@@ -152,7 +152,7 @@ impl Counters {
         }
     }
 
-    /// Where there are metrics they hold what the job says of itself.
+    /// Adds the self-reported figures of the job to its metrics, if metrics are enabled.
     pub(crate) fn told(&mut self, mine: &Mine, work: &mut Work) {
         if let Some(metrics) = &mut self.metrics
             && let Some(said) = work.ask_if_due(mine, &self.head)
@@ -161,7 +161,7 @@ impl Counters {
         }
     }
 
-    /// The last sample and the last word.
+    /// Writes the last sample and the final record.
     pub(crate) fn end(&mut self, job: u32, yielded: bool) {
         self.gpus.finish();
         let until = Instant::now() + LAST_WORD;
@@ -193,7 +193,7 @@ impl Counters {
         self.gpus.xids()
     }
 
-    /// Up to the next sample.
+    /// Reads reports of the child up to the next sample.
     fn listen(&mut self) {
         while self.latest.is_none()
             && let Some(heard) = self.gpus.listen()
@@ -228,7 +228,7 @@ impl Counters {
         }
     }
 
-    /// With the first sample it is known what the GPUs do not have.
+    /// Writes the head once the first sample shows which fields the GPUs lack.
     fn greet(&mut self, sample: &GpuSamples) {
         for (head, gpu) in self.head.gpus.iter_mut().zip(&sample.gpus) {
             head.lacking = lacking(gpu);
@@ -236,7 +236,7 @@ impl Counters {
         self.files.head(self.head.clone());
     }
 
-    /// A head for the job's GPUs while NVML says nothing.
+    /// Writes a head for the job's GPUs while NVML does not respond.
     fn without(&mut self, why: &str) {
         let all = all_lacking(why);
         if self.named {
@@ -292,7 +292,7 @@ impl Counters {
         }
         for (head, gpu) in self.head.gpus.clone().iter().zip(frame.iter().flat_map(|frame| &frame.gpus)) {
             for (name, why) in lacking(gpu) {
-                // The rest was lacking from the beginning.
+                // Other fields were missing from the beginning.
                 if !head.lacking.iter().any(|(known, _)| *known == name) && name == "power_w" {
                     self.note(format!("GPU {}: {why}", head.index));
                 }
@@ -321,7 +321,7 @@ impl Counters {
     }
 }
 
-/// Nothing that could be running: only then is it worth while to ask whether all processes are stopped.
+/// Whether GPUs and CPUs are idle: only then is it worth checking whether all processes are stopped.
 fn quiet(gpus: &[Values<GpuField>], host: &Values<railgate_stats::usage::HostField>) -> bool {
     let cores = host.mean(railgate_stats::usage::HostField::Cpu);
     !busy(gpus) && cores.is_none_or(|cores| cores < 0.05)
@@ -379,9 +379,9 @@ mod tests {
         summarize(&slices, end, &Default::default()).unwrap()
     }
 
-    /// An hour forwards, a day back, and a sampler that begins anew under the wrong date.
+    /// The clock is set an hour forwards and a day back, and a sampler is restarted with the wrong date.
     #[test]
-    fn whoever_sets_the_calendar_changes_no_length_and_no_order() {
+    fn clock_changes_affect_no_duration_and_no_order() {
         let place = tempfile::tempdir().unwrap();
         let mine = Mine::of_test(place.path());
         let start = CALENDAR.get();

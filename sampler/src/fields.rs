@@ -1,10 +1,10 @@
-//! Which reading of a GPU is which field of a sample.
+//! Maps readings of a GPU to fields of a sample.
 
 use railgate_model::{GpuSample, Reading, WatchedGpu};
 use railgate_stats::usage::format::HeadGpu;
 use railgate_stats::usage::{Field, GpuField, Values};
 
-/// A GPU as the files' head has it; what it lacks is known with its first sample.
+/// A GPU in the head of the files; its missing fields are known after the first sample.
 pub(crate) fn head_gpu(gpu: &WatchedGpu) -> HeadGpu {
     HeadGpu {
         index: gpu.index.known().copied().unwrap_or(u32::MAX),
@@ -19,7 +19,7 @@ pub(crate) fn head_gpu(gpu: &WatchedGpu) -> HeadGpu {
 
 type Get = fn(&GpuSample) -> &Reading<f64>;
 
-/// Which reading is which field; the reasons for a low clock come together and stand apart.
+/// Mapping of readings to fields; the reasons for a low clock are one reading and several fields.
 const GPU_VALUES: [(GpuField, Get); 26] = [
     (GpuField::Graphics, |gpu| &gpu.graphics),
     (GpuField::Sm, |gpu| &gpu.sm),
@@ -57,7 +57,7 @@ const REASONS: [GpuField; 5] = [
     GpuField::PowerBrake,
 ];
 
-/// All of them, for one reason.
+/// All fields as missing, with one reason.
 pub(crate) fn all_lacking(why: &str) -> Vec<(String, String)> {
     let single = GPU_VALUES.iter().map(|(field, _)| field);
     single.chain(&REASONS).map(|field| (field.name().to_owned(), why.to_owned())).collect()
@@ -76,7 +76,7 @@ pub(crate) fn values(gpu: &GpuSample) -> Values<GpuField> {
     values
 }
 
-/// The fields that a sample does not have, and why.
+/// The missing fields of a sample, with the reason.
 pub(crate) fn lacking(gpu: &GpuSample) -> Vec<(String, String)> {
     fn why<T>(reading: &Reading<T>) -> Option<String> {
         match reading {

@@ -10,23 +10,24 @@ use railgate_runner::{SAMPLER_FILES, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUT
 use railgate_stats::usage::format::{End, Head, Note, Record, Records, whole_bytes};
 use railgate_stats::usage::{Fold, GpuField, RailField, Sample};
 
-/// A minute is folded into one.
+/// Samples of this period are folded into one, seconds.
 const MINUTE_S: f64 = 60.0;
-/// Samples of eight GPUs take half an hour for this; there are three such files, so the last hour is always there.
+/// Size of a file of samples: half an hour with eight GPUs. There are three such files, so the last hour is
+/// always complete.
 const SEGMENT_BYTES: u64 = 340 << 10;
-/// And fewer GPUs no longer than this.
+/// Maximum duration of a file with fewer GPUs, seconds.
 const SEGMENT_S: f64 = 1800.0;
-/// Half a day's budget for what happened.
+/// Size limit of the file of events, per half day.
 const EVENT_BYTES: u64 = 400 << 10;
-/// Samples kept before an event, and after it.
+/// Number of samples kept before an event, and after it.
 const AROUND: usize = 24;
-/// Minutes of four days of eight GPUs: beyond that each two become one.
+/// Minutes of four days with eight GPUs: above this size pairs of minutes are merged.
 const MINUTES_BYTES: u64 = if cfg!(test) { 4 << 20 } else { 12 << 20 };
-/// Minutes that wait while the disk is full.
+/// Maximum number of minutes held back while the disk is full.
 const PENDING: usize = 60;
 
-/// The files of a run's samples. All of them are only ever appended to or replaced, so whoever is killed has lost at
-/// most the record being written; where the disk is full, what was written of a record is taken back.
+/// The sample files of a run. They are only appended to or replaced, so a killed sampler loses at most the
+/// record being written. If the disk is full, a partial record is truncated.
 #[derive(Debug)]
 pub(crate) struct Files {
     dir: PathBuf,
@@ -42,19 +43,19 @@ pub(crate) struct Files {
     after: usize,
     lost: u32,
     why_lost: String,
-    /// No minutes are written any more.
+    /// No more minutes are written.
     stopped: bool,
 }
 
 type Bytes = Rc<[u8]>;
 
-/// A file that holds whole records.
+/// A file that consists of complete records.
 #[derive(Debug)]
 struct Out {
     path: PathBuf,
     file: Option<File>,
     length: u64,
-    /// What its last records are under.
+    /// Head of its last records.
     head: Bytes,
 }
 
@@ -63,7 +64,7 @@ impl Out {
         Out { path: dir.join(name), file: None, length: 0, head: Bytes::default() }
     }
 
-    /// Goes on where an earlier sampler was killed: what that one could not finish would hide all that follows.
+    /// Continues the file of a killed sampler; its incomplete record would hide all later ones.
     fn go_on(&mut self, left: &Left) {
         self.length = left.whole;
         self.head =
@@ -75,7 +76,7 @@ impl Out {
         }
     }
 
-    /// Begins the file anew.
+    /// Starts the file again from empty.
     fn clear(&mut self) {
         self.file = None;
         self.length = 0;
@@ -83,7 +84,7 @@ impl Out {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// A record, and before it the head that it is under where another one stands there.
+    /// Appends a record, preceded by its head if the last head differs.
     fn append(&mut self, head: &Bytes, record: &[u8]) -> io::Result<()> {
         let other = self.head != *head;
         let bytes = if other { [head, record].concat() } else { record.to_vec() };
@@ -112,7 +113,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Files {
-    /// In the run's directory. What an earlier sampler of the run left there stays: it is added to.
+    /// Opens the files in the run's directory. Files of an earlier sampler of the run are continued.
     pub(crate) fn new(dir: &Path) -> Self {
         let mut files = Files {
             dir: dir.to_owned(),
@@ -146,17 +147,17 @@ impl Files {
         files
     }
 
-    /// What the samples from now on are of.
+    /// Describes the samples from now on.
     pub(crate) fn head(&mut self, head: Head) {
         self.flush();
         self.recent.clear();
         let Some(bytes) = encoded(&Record::Head(head)) else { return };
         self.head = bytes;
-        // So that there is one even if no minute ever gets full.
+        // So that there is a head even if no minute is ever completed.
         self.put_minute(Bytes::default());
     }
 
-    /// One sample; `event`: what was before and after it is worth keeping.
+    /// Adds a sample; `event`: the samples before and after it are kept.
     pub(crate) fn sample(&mut self, sample: &Sample, event: bool) {
         let (state, gpus, rails) = (sample.state, sample.gpus.len(), sample.rails.len());
         if !(self.fold.takes(state, gpus, rails) && self.fold.knows_as(sample)) {
@@ -192,14 +193,14 @@ impl Files {
         }
     }
 
-    /// Something that the numbers do not tell.
+    /// Adds a remark that the figures do not include.
     pub(crate) fn note(&mut self, at: UnixMillis, what: String) {
         if let Some(bytes) = encoded(&Record::Note(Note { at, what })) {
             self.put_minute(bytes);
         }
     }
 
-    /// The last word.
+    /// Writes the final record.
     pub(crate) fn end(&mut self, end: End) {
         self.flush();
         if self.lost > 0 {
@@ -242,7 +243,7 @@ impl Files {
         }
     }
 
-    /// Where nothing can be folded any more, a state that changes with every sample, the file is as long as it gets.
+    /// If merging does not reduce the file, because the state changes with every sample, writing stops.
     fn halve_or_stop(&mut self) {
         if let Err(why) = self.halve() {
             tracing::info!("sampler: {}: {why}", self.minutes.path.display());
@@ -253,7 +254,7 @@ impl Files {
         }
     }
 
-    /// The oldest of the three files is begun anew.
+    /// Starts the oldest of the three files again.
     fn turn(&mut self) {
         self.segment = (self.segment + 1) % SAMPLES_FINE.len();
         self.segment_s = 0.0;
@@ -264,12 +265,12 @@ impl Files {
 
     fn keep(&mut self, bytes: &[u8]) {
         if self.events.length + (bytes.len() as u64) < EVENT_BYTES {
-            // It is in the other file, too.
+            // The record is in the other file too.
             let _ = self.events.append(&self.head, bytes);
         }
     }
 
-    /// Each two minutes become one.
+    /// Merges pairs of minutes.
     fn halve(&mut self) -> io::Result<()> {
         let bytes = fs::read(&self.minutes.path)?;
         let fresh = self.minutes.path.with_extension("next");
@@ -315,26 +316,26 @@ fn encoded(record: &Record) -> Option<Bytes> {
     record.write(&mut bytes).ok().map(|()| bytes.into())
 }
 
-/// What a sampler that was killed left in a file.
+/// Content that a killed sampler left in a file.
 #[derive(Debug, Default)]
 struct Left {
     length: u64,
-    /// Up to the end of its last whole record.
+    /// Length up to its last complete record, bytes.
     whole: u64,
     head: Option<Head>,
     /// Start of the last sample.
     last: Option<UnixMillis>,
-    /// All samples together.
+    /// Total duration of the samples, seconds.
     seconds: f64,
     totals: Totals,
 }
 
-/// What only grows, as far as it was counted: in the head's order.
+/// Cumulative counters so far, in the order of the head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
-    /// Joules of each GPU.
+    /// Energy of each GPU, joules.
     pub(crate) energy: Vec<f64>,
-    /// Errors, packets sent again and marks of congestion of each port.
+    /// Errors, retransmitted packets and congestion marks of each port.
     pub(crate) rails: Vec<[f64; 3]>,
 }
 
@@ -388,11 +389,11 @@ impl Totals {
     }
 }
 
-/// The fields of a port that only grow.
+/// The cumulative fields of a port.
 pub(crate) const RAIL_TOTALS: [RailField; 3] =
     [RailField::Errors, RailField::Retransmits, RailField::Congestion];
 
-/// What an earlier sampler of this run has begun: its clock, its names and its counts go on.
+/// Head and totals of an earlier sampler of this run, whose clock, names and counters are continued.
 pub(crate) fn earlier(dir: &Path) -> Option<(Head, Totals)> {
     let mut totals = Totals::default();
     let mut latest: Option<(Option<UnixMillis>, Head)> = None;

@@ -1,8 +1,8 @@
 //! The child that reads the GPUs.
 //!
-//! A call into a sick driver may hang for ever, also against SIGKILL, and must then hang nobody who has something else
-//! to do: NVML lives in a child, whose word every few seconds is what makes a sample. Where it does not come for
-//! [`Gpus::patience`] the child is killed and, a few times, started anew.
+//! A call into a faulty driver may hang forever, even against SIGKILL, and must not block anything else. NVML
+//! therefore runs in a child, which reports every few seconds; each report becomes a sample. If no report
+//! arrives for [`Gpus::patience`], the child is killed and, a few times, restarted.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -11,56 +11,57 @@ use railgate_child::{Said, Stream};
 use railgate_model::{GpuId, GpuSamples, Reading, Watched, WatchedGpu, XidEvent};
 use railgate_probe::GpuWatch;
 
-/// After the first one; each costs a child that may be stuck for good.
+/// Maximum number of restarts; each may leave a process that hangs permanently.
 const MOST_STARTS: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Gpus {
     job: u32,
-    /// `None`: the job has no GPU.
+    /// `None` if the job has no GPU.
     watch: Option<GpuWatch>,
     interval: Duration,
     child: Option<Stream>,
     starts: u32,
     start_at: Instant,
-    /// Its first word, after NVML has begun.
+    /// The child has reported since NVML was initialized.
     greeted: bool,
-    /// Its latest word about the GPUs: Xids come also while a reading hangs.
+    /// Time of its latest report about the GPUs; Xids also arrive while a reading hangs.
     heard: Instant,
-    /// It waits for Xids, where anybody wants them; from a word that says why not on, it does not.
+    /// Whether it waits for Xids, if that was requested; `No` after an error.
     waits: Waits,
     xids: Vec<XidEvent>,
-    /// CPU seconds of this child, and of those before it.
+    /// CPU seconds of this child, and of earlier ones.
     cpu_s: (f64, f64),
     memory_mib: f64,
-    /// Joules by GPU that earlier children have counted, and all so far.
+    /// Energy by GPU, joules: counted by earlier children, and the total so far.
     energy: Vec<(f64, f64)>,
 }
 
-/// Whether the child hears of Xids.
+/// Whether the child receives Xids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// It does not, or there is none.
+    /// No, or there is no child.
     No,
-    /// It is still on its way.
+    /// Not yet.
     Soon,
-    /// It does.
+    /// Yes.
     Yes,
 }
 
-/// What came of listening.
+/// A report of the child.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Which GPUs they are.
+    /// The GPUs that it reads.
     Gpus(Vec<WatchedGpu>),
-    /// Each GPU's energy counts on from earlier children's. The first of a child tells what its GPUs lack.
+    /// A sample; the energy of each GPU continues that of earlier children. `first`: the first sample of a
+    /// child shows which fields its GPUs lack.
     Sample { sample: GpuSamples, first: bool },
-    /// The child is gone. Early: before its first sample.
+    /// The child ended. `early`: before its first sample.
     Failed { why: String, early: bool },
 }
 
 impl Gpus {
-    /// `energy`: joules that a sampler before this one has counted.
+    /// `energy`: joules counted by an earlier sampler.
     pub(crate) fn new(job: u32, watch: Option<GpuWatch>, interval: Duration, energy: Vec<f64>) -> Self {
         let now = Instant::now();
         Gpus {
@@ -80,22 +81,22 @@ impl Gpus {
         }
     }
 
-    /// The job's.
+    /// The job's GPUs.
     pub(crate) fn ids(&self) -> &[GpuId] {
         self.watch.as_ref().map_or(&[], |watch| &watch.gpus)
     }
 
-    /// Somebody reads them.
+    /// Whether a child reads the GPUs.
     pub(crate) fn are_read(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Readable when the child has said something.
+    /// Descriptor that becomes readable when the child reports.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.child.as_ref().and_then(Stream::as_fd)
     }
 
-    /// A child, if there is none and it is time for one.
+    /// Starts a child if there is none and it is time for one.
     pub(crate) fn start(&mut self) -> Option<Heard> {
         let watch = self.watch.as_ref()?;
         if self.child.is_some() || self.starts > MOST_STARTS || Instant::now() < self.start_at {
@@ -117,7 +118,7 @@ impl Gpus {
         }
     }
 
-    /// Nobody reads them until the next start, which may be at once.
+    /// Stops the child until the next start, which may follow at once.
     pub(crate) fn stop(&mut self) {
         if self.child.is_some() {
             self.starts = self.starts.saturating_sub(1);
@@ -126,14 +127,14 @@ impl Gpus {
         self.start_at = Instant::now();
     }
 
-    /// The next sample is the child's last.
+    /// Requests a last sample from the child.
     pub(crate) fn finish(&mut self) {
         if let Some(child) = &mut self.child {
             child.finish();
         }
     }
 
-    /// The next thing that the child has said, if there is any.
+    /// Returns the next report of the child, if there is one.
     pub(crate) fn listen(&mut self) -> Option<Heard> {
         loop {
             match self.child.as_mut()?.listen() {
@@ -170,12 +171,12 @@ impl Gpus {
         }
     }
 
-    /// Whether the child hears of Xids, and those that it has heard of since the last time.
+    /// Whether the child receives Xids, and those received since the last call.
     pub(crate) fn xids(&mut self) -> (Waits, Vec<XidEvent>) {
         (self.waits, std::mem::take(&mut self.xids))
     }
 
-    /// CPU seconds of all children so far, and the most MiB that one held.
+    /// CPU seconds of all children so far, and the peak memory of one, MiB.
     pub(crate) fn cost(&self) -> (f64, f64) {
         (self.cpu_s.0 + self.cpu_s.1, self.memory_mib)
     }
@@ -208,7 +209,7 @@ impl Gpus {
         self.cpu_s.1 += std::mem::take(&mut self.cpu_s.0);
     }
 
-    /// A cold driver needs its time before the first word.
+    /// A driver that is not initialized needs more time for the first report.
     fn patience(&self) -> Duration {
         if self.greeted { (self.interval * 4).max(Duration::from_secs(20)) } else { Duration::from_secs(90) }
     }

@@ -2,14 +2,14 @@ use railgate_model::Reading;
 use railgate_probe::GroupUse;
 use railgate_stats::usage::{HostField, Values};
 
-/// The job's cgroup from sample to sample.
+/// The job's cgroup between two samples.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     before: Option<GroupUse>,
 }
 
 impl Host {
-    /// What it did in these seconds; nothing is known of the first ones.
+    /// Figures over the last `seconds`; unknown for the first sample.
     pub(crate) fn values(&mut self, now: Option<&GroupUse>, seconds: f64) -> Values<HostField> {
         let mut values = Values::default();
         let Some(now) = now else { return values };
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_need_two_looks_and_a_counter_that_grows() {
+    fn rates_need_two_readings_and_an_increasing_counter() {
         let mut host = Host::default();
         assert_eq!(host.values(Some(&group(10.0, 100)), 5.0).mean(HostField::Cpu), None);
         let values = host.values(Some(&group(20.0, 50)), 5.0);

@@ -17,19 +17,19 @@ use crate::run::Mine;
 
 const LIVE: &str = "live-part";
 const TOLD: &str = "live-told";
-/// In a child: summing up a day takes memory that a sampler does not have, and file servers hang.
+/// Tasks in a child: summing up a day needs more memory than a sampler has, and file servers may hang.
 pub(crate) const TASKS: [Task; 2] = [Task::new(LIVE, task), Task::new(TOLD, told)];
-/// Reading what the job wrote, and writing it, have deadlines of their own.
+/// Reading and writing the files of the job have shorter deadlines of their own.
 const DEADLINE: Duration = Duration::from_secs(90);
 const TOLD_DEADLINE: Duration = Duration::from_secs(20);
-/// Somebody who looks at once should not have to wait for the whole interval.
+/// The first report comes early, so that users need not wait for the whole interval.
 const FIRST: Duration = Duration::from_secs(20);
 
-/// What the program and NCCL's plugin have said.
+/// Reports of the program and of NCCL's plugin.
 type Said = (Option<Application>, Option<Communication>);
 
-/// Says from time to time, in the report directory, what is known so far. Never waited for: a thread that sleeps in
-/// `poll` while its child works.
+/// Writes partial reports to the report directory. A thread sleeps in `poll` while its child works, so the
+/// sampler never waits for it.
 #[derive(Debug)]
 pub(crate) struct Live {
     interval: Duration,
@@ -63,7 +63,7 @@ impl Live {
     }
 }
 
-/// As the job's user, whose files these are: of root's rights a sampler has few.
+/// Runs as the job's user, who owns these files, with few of root's privileges left.
 fn told(input: &[u8]) -> Result<Vec<u8>, String> {
     let (root, job, uid, gid): (PathBuf, u32, u32, u32) =
         serde_json::from_slice(input).map_err(|why| why.to_string())?;

@@ -9,11 +9,12 @@ use railgate_stats::{JOB_NAME, StatsConfig, Tasks};
 use crate::run::{Mine, PROC};
 
 const LOOK: &str = "job-processes";
-/// In a child: a process that hangs in the kernel can make reading about it hang, too.
+/// Task in a child: reading the entries of a process that hangs in the kernel can hang too.
 pub(crate) const TASK: Task = Task::new(LOOK, task);
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The looks at the job's processes: a few early ones, when the environment is made and NCCL starts, then seldom.
+/// Probes of the job's processes: a few early ones, when the environment is set up and NCCL starts, then
+/// infrequent ones.
 #[derive(Debug)]
 pub(crate) struct Looks {
     config: StatsConfig,
@@ -28,7 +29,7 @@ impl Looks {
         Looks { next: config.task_look, begun: Instant::now(), tasks: Tasks::default(), config }
     }
 
-    /// How long until the next one.
+    /// Time until the next probe.
     pub(crate) fn due(&self) -> Duration {
         self.next.saturating_sub(self.begun.elapsed())
     }
@@ -58,7 +59,8 @@ fn look(mine: &Mine) -> Result<JobProcesses, String> {
     serde_json::from_slice(&found).map_err(|why| why.to_string())
 }
 
-/// As the job's user, who may see all that is looked at: no process can lead this one to anything else.
+/// Runs as the job's user, who may read everything that is probed, so that no process can trick it into reading
+/// more.
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let (order, gid): (JobLook, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
     if order.uid != 0 {

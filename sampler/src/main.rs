@@ -1,9 +1,9 @@
-//! `railgate-sampler JOB RUN`: beside a job on each of its nodes, from the prolog to the epilog.
+//! `railgate-sampler JOB RUN`: runs beside a job on each of its nodes, from the prolog to the epilog.
 //!
-//! It belongs to nobody: not to slurmd, whose restart it survives, nor to the job, which cannot reach it. It ends when
-//! the epilog says so, when its run's directory is taken away or replaced, or when no step of the job has been on the
-//! node for [`ALONE`]. What it finds it writes whole after each look, so that killing it loses nothing. Why it is built
-//! so: `docs/decisions/0007-sampler.md`.
+//! It is independent of slurmd, whose restart it survives, and of the job, which cannot signal it. It ends when
+//! the epilog requests it, when its run's directory is removed or replaced, or when no step of the job has been
+//! on the node for [`ALONE`]. It writes complete results after each probe, so killing it loses nothing. Reasons
+//! for this design: `docs/decisions/0007-sampler.md`.
 
 mod clock;
 mod counters;
@@ -34,11 +34,11 @@ use run::{Asked, Mine};
 use work::Work;
 use xids::Xids;
 
-/// How often it asks itself whether it should still be here.
+/// Interval of checks whether the run still exists.
 const TICK: Duration = Duration::from_secs(10);
-/// How often it looks for the job's step daemons: that goes through all of /proc.
+/// Interval of searches for the job's step daemons, which read all of /proc.
 const SEARCH: Duration = Duration::from_secs(60);
-/// Without `PrologFlags=Contain` a job may be without a step for a while.
+/// Without `PrologFlags=Contain` a job may have no step for a while.
 const ALONE: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Samples until there is a reason to end, which it returns.
+/// Samples until there is a reason to end, and returns the reason.
 fn stay(mine: &mut Mine) -> &'static str {
     let mut looks = Looks::new(mine);
     let mut xids = Xids::new(mine);
@@ -100,7 +100,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         let now = Instant::now();
         if now >= search {
             search = now + SEARCH;
-            // What cannot be told is no reason to go.
+            // An unknown state is no reason to end.
             if job_is_here(run::PROC.as_ref(), mine.job).unwrap_or(true) {
                 seen = now;
             } else if now.duration_since(seen) >= ALONE {

@@ -5,11 +5,11 @@ use railgate_probe::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
 use railgate_stats::usage::format::HeadRail;
 use railgate_stats::usage::{RailField, Values};
 
-/// Counters of trouble are read this seldom, seconds: twenty files for each port, and each may be a command to its
-/// firmware.
+/// Interval of reading error counters, seconds. There are twenty files for each port, and reading one may be a
+/// command to its firmware.
 const SELDOM_S: f64 = 60.0;
 
-/// The node's rails from sample to sample.
+/// The node's rails between two samples.
 #[derive(Debug)]
 pub(crate) struct Rails {
     sysfs: PathBuf,
@@ -23,12 +23,12 @@ struct One {
     traffic: Option<RailTraffic>,
     trouble: Option<RailTrouble>,
     latest: Option<RailTrouble>,
-    /// What an earlier sampler of the run has counted.
+    /// Counters from an earlier sampler of the run.
     counted: [f64; 3],
 }
 
 impl Rails {
-    /// `counted`: what an earlier sampler of the run has seen, in the same order; it is added to.
+    /// `counted`: counters from an earlier sampler of the run, in the same order, which are continued.
     pub(crate) fn new(sysfs: &Path, rails: Vec<HeadRail>, counted: &[[f64; 3]]) -> Self {
         let counted = counted.iter().copied().chain(std::iter::repeat([0.0; 3]));
         let one = |(rail, counted)| One { rail, traffic: None, trouble: None, latest: None, counted };
@@ -49,9 +49,9 @@ impl Rails {
         }
     }
 
-    /// What they carried in these seconds, and which of their counters went backwards.
+    /// Figures over the last `seconds`, and the names of counters that decreased.
     pub(crate) fn values(&mut self, boot_s: f64, seconds: f64) -> (Vec<Values<RailField>>, Vec<String>) {
-        // Also at the end of a short run, which is the moment that matters.
+        // Also at the end of a short run, which is when errors matter.
         if boot_s - self.looked >= SELDOM_S || seconds < 4.0 {
             self.look();
             self.looked = boot_s;
@@ -99,7 +99,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn rates_are_over_the_sample_and_trouble_over_the_run() {
+    fn rates_are_per_sample_and_error_counters_per_run() {
         let root = tempfile::tempdir().unwrap();
         let port = root.path().join("class/infiniband/mlx5_0/ports/1/counters");
         fs::create_dir_all(&port).unwrap();

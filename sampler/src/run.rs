@@ -16,13 +16,13 @@ use railgate_runner::{
 use railgate_stats::NodeReport;
 use railgate_stats::metrics::JobFile;
 
-/// The job's processes are this machine's, whatever hardware a test shows it.
+/// The job's processes are always those of this machine, even if a test simulates its hardware.
 pub(crate) const PROC: &str = "/proc";
 
-/// The other side has one word to say.
+/// Timeout for reading a command from a connection.
 const WORD: Duration = Duration::from_secs(1);
 
-/// The run that this sampler is for.
+/// The run that this sampler belongs to.
 #[derive(Debug)]
 pub(crate) struct Mine {
     pub(crate) job: u32,
@@ -33,19 +33,19 @@ pub(crate) struct Mine {
     listener: UnixListener,
     yields: Option<UnixListener>,
     yielding: Vec<UnixStream>,
-    /// Until then no connection on `yields` is accepted.
+    /// Before this time no connection on `yields` is accepted.
     next_round: Instant,
 }
 
-/// More at a time are not needed to say the same thing.
+/// Maximum number of open yield connections; one is sufficient.
 const MOST_YIELDS: usize = 16;
-/// The job's user can connect without end: so many connections are accepted at once, the others wait or are refused by
-/// the kernel.
+/// Maximum number of connections accepted at once, because the job's user can connect without limit. Further
+/// ones wait, or the kernel refuses them.
 const MOST_ACCEPTED: usize = 32;
-/// And so often: in between the sampler does not wake up for them.
+/// Interval between rounds of accepting; the sampler does not wake up for connections in between.
 const ROUND: Duration = Duration::from_millis(200);
 
-/// What somebody wanted.
+/// A request to the sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Nothing,
@@ -53,7 +53,8 @@ pub(crate) enum Asked {
 }
 
 impl Mine {
-    /// Finds the run and makes this its sampler. `None` where railgate is off or the run has another one.
+    /// Finds the run and registers this process as its sampler. `None` if railgate is disabled, or the run
+    /// already has a sampler.
     pub(crate) fn enter(arguments: &[String]) -> Result<Option<Self>> {
         let places = Places::default();
         if switches::disabled(&places) {
@@ -61,7 +62,7 @@ impl Mine {
         }
         let config = match Loaded::read(&places.config(), false, &node_name()) {
             Ok(loaded) => loaded.config,
-            // The prolog has said it.
+            // The prolog has already reported it.
             Err(_) => return Ok(None),
         };
         start_logging(&config.log);
@@ -112,7 +113,7 @@ impl Mine {
         Mine { job: 7, dir, report, config, places, listener, yields: None, yielding, next_round }
     }
 
-    /// Waits for a word, no longer than `time`, or until `other` can be read.
+    /// Waits for a request, no longer than `time`, or until `other` is readable.
     pub(crate) fn wait(&mut self, time: Duration, other: Option<BorrowedFd<'_>>) -> Asked {
         let pause = self.next_round.saturating_duration_since(Instant::now());
         let hears = pause.is_zero();
@@ -140,13 +141,13 @@ impl Mine {
         Asked::Nothing
     }
 
-    /// The job's user (or root) holds a connection open: as long as that lasts, the GPUs are left alone.
+    /// Whether the job's user (or root) holds a connection open; as long as it does, the GPUs are not accessed.
     pub(crate) fn yielded(&self) -> bool {
         !self.yielding.is_empty()
     }
 
     fn hear_yields(&mut self) {
-        // Whatever is said on it, nobody listens: a connection that can be read is over, or has lost its right.
+        // Data on it is never read: a readable connection is closed, or has sent data and is dropped.
         self.yielding.retain(|stream| {
             let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
             matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
@@ -163,18 +164,18 @@ impl Mine {
         }
     }
 
-    /// The job's file for Prometheus, where the site wants one.
+    /// The job's file for Prometheus, if the site configures metrics.
     pub(crate) fn metrics(&self) -> io::Result<Option<JobFile>> {
         let locks = self.places.run.join("metrics");
         JobFile::open(&self.config.metrics, &self.config.stats.models, &locks, &self.report)
     }
 
-    /// Where the runs of this node's jobs are.
+    /// Directory of the runs of this node's jobs.
     pub(crate) fn run_places(&self) -> &Path {
         &self.places.run
     }
 
-    /// The run is still the job's current one on this node.
+    /// Whether the run is still the job's current one on this node.
     pub(crate) fn is_current(&self) -> bool {
         let current = Root::new(&self.places.run).job(self.job).current(self.job);
         current.is_ok_and(|current| current.path() == self.dir.path())
@@ -188,8 +189,8 @@ impl Drop for Mine {
     }
 }
 
-/// The word is one line. Whoever says it waits for the end of this process, which closes the connection: so it is
-/// kept open until then.
+/// Reads a request of one line. The client waits for the end of this process, which closes the connection, so
+/// it is kept open until then.
 fn heard(mut stream: UnixStream) -> Asked {
     let mut word = [0; SAMPLER_END.len()];
     let read = stream.set_read_timeout(Some(WORD)).and_then(|()| stream.read_exact(&mut word));
@@ -200,7 +201,7 @@ fn heard(mut stream: UnixStream) -> Asked {
     Asked::Nothing
 }
 
-/// Only the job's user and root can connect to it: what others try ends in the kernel.
+/// Creates the socket for yield connections; the kernel admits only the job's user and root.
 fn yields(path: &PathBuf, uid: u32) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
@@ -213,7 +214,8 @@ fn yields(path: &PathBuf, uid: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// One sampler for a run: a socket that answers is another's, one that does not was left by one that was killed.
+/// Ensures one sampler per run: a socket that answers belongs to another sampler, one that does not was left by
+/// a killed one.
 fn listen(path: &PathBuf) -> io::Result<Option<UnixListener>> {
     for _ in 0..2 {
         match UnixListener::bind(path) {
@@ -240,7 +242,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_run_has_one_sampler_and_a_dead_ones_socket_is_taken_over() {
+    fn run_has_one_sampler_and_the_socket_of_a_dead_one_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SAMPLER_SOCKET);
         let first = listen(&path).unwrap().unwrap();
@@ -263,7 +265,7 @@ mod tests {
         mine.wait(Duration::ZERO, None);
         assert!(mine.yielded());
         assert_eq!(mine.yielding.len(), MOST_YIELDS);
-        // In the same round no more are accepted: those beyond the first ones still wait.
+        // No more are accepted in the same round: later connections still wait.
         let waiting = |mine: &Mine| {
             let mut fds = [PollFd::new(mine.yields.as_ref().unwrap().as_fd(), PollFlags::POLLIN)];
             poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_ends_it() {
+    fn only_the_end_request_ends_it() {
         for (said, asked) in [(&b"end\n"[..], Asked::End), (b"emd\n", Asked::Nothing), (b"e", Asked::Nothing)]
         {
             let (mut there, here) = UnixStream::pair().unwrap();

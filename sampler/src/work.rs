@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 use crate::run::Mine;
 
 const WORK: &str = "job-work";
-/// In a child that becomes the job's user: the files are that user's own.
+/// Task in a child that becomes the job's user, who owns the files.
 pub(crate) const TASK: Task = Task::new(WORK, task);
-/// Both readers have deadlines of their own.
+/// Both readers have shorter deadlines of their own.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Reading all files of a long run takes some milliseconds.
+/// Interval: reading all files of a long run takes some milliseconds.
 const EVERY: Duration = Duration::from_secs(60);
-/// A dashboard need not wait a minute for the first word.
+/// Delay of the first reading, so that a dashboard need not wait a minute.
 const FIRST: Duration = Duration::from_secs(15);
 
-/// For the job's metrics: what its program and NCCL say, asked by a thread that nobody waits for.
+/// Self-reported figures of the job for its metrics, read by a thread that the sampler does not wait for.
 #[derive(Debug)]
 pub(crate) struct Work {
     next: Instant,
@@ -43,7 +43,7 @@ impl Work {
         Work { next: Instant::now() + FIRST.min(EVERY), asked: None }
     }
 
-    /// Asks when it is time; an answer where one has come, which may be that nothing is known.
+    /// Starts a reading if it is due. Returns a result if one has arrived; `Some(None)`: nothing is known.
     pub(crate) fn ask_if_due(&mut self, mine: &Mine, head: &Head) -> Option<Option<WorkNow>> {
         if self.asked.as_ref().is_some_and(JoinHandle::is_finished) {
             return self.asked.take().map(|asked| asked.join().ok().flatten());

@@ -1,4 +1,4 @@
-//! Xids as NVML tells them, where the kernel's log cannot be read.
+//! Xids from NVML, for nodes on which the kernel log cannot be read.
 
 use railgate_child::{Said, Stream};
 use railgate_model::{Allocation, XidEvent};
@@ -9,23 +9,23 @@ use crate::counters::Counters;
 use crate::gpus::Waits;
 use crate::run::Mine;
 
-/// More of them say nothing more.
+/// Maximum number of recorded Xids.
 const MOST: usize = 200;
 
-/// Writes down what is heard, by the child that reads the GPUs, or by one of its own while that one does not wait: it
-/// hangs, is to be started anew only in some minutes, or its user wants the GPUs left alone.
+/// Records Xids received by the child that reads the GPUs, or by a child of its own while the other does not
+/// wait: it hangs, is restarted only in some minutes, or the user asked it not to access the GPUs.
 #[derive(Debug)]
 pub(crate) struct Xids {
     wanted: bool,
     /// A child of its own.
     child: Option<Stream>,
-    /// That ended by itself: another one would fare no better.
+    /// The own child ended by itself, so another one would fail too.
     failed: bool,
     seen: Vec<XidEvent>,
 }
 
 impl Xids {
-    /// Where the log can be opened, or the job has no GPU, nobody waits.
+    /// If the log can be opened, or the job has no GPU, Xids are not awaited.
     pub(crate) fn new(mine: &Mine) -> Self {
         let mut xids = Xids { wanted: false, child: None, failed: false, seen: Vec::new() };
         let source = &mine.config.source;
@@ -39,17 +39,17 @@ impl Xids {
             source.kmsg.display()
         );
         xids.wanted = true;
-        // One that was killed has heard something before.
+        // A killed sampler has recorded Xids before.
         xids.seen = mine.dir.read_json(SAMPLER_XIDS).unwrap_or_default();
         xids
     }
 
-    /// Whether anybody is to wait.
+    /// Whether Xids are to be received at all.
     pub(crate) fn wanted(&self) -> bool {
         self.wanted
     }
 
-    /// What has come since.
+    /// Records the Xids received since the last call.
     pub(crate) fn hear(&mut self, mine: &Mine, counters: &mut Counters) {
         if !self.wanted {
             return;
@@ -64,7 +64,7 @@ impl Xids {
             Waits::No => self.start(mine),
         }
         let nobody = waits == Waits::No && self.child.is_none();
-        // Where the file is, somebody waits.
+        // The existence of the file shows that Xids are received.
         if self.seen.len() > known || !(nobody || mine.dir.file(SAMPLER_XIDS).exists()) {
             self.write(mine);
         } else if nobody && self.seen.is_empty() {

@@ -1,4 +1,4 @@
-//! Hostile variables, arguments and answers of Slurm: each event of the log is one line that a terminal can show.
+//! Hostile variables, arguments and answers of Slurm: each log event is one printable line.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
 

@@ -15,7 +15,7 @@ fn head(gpus: usize, rails: usize) -> Head {
     }
 }
 
-/// Everything that moves while a model is trained.
+/// A sample in which every field of a training job changes.
 fn sample(number: u64) -> Sample {
     let still = ["dfma", "imma", "fp64", "hw_", "sw_", "power_brake"];
     #[expect(clippy::cast_precision_loss, reason = "small")]
@@ -56,7 +56,7 @@ const END: End = End {
 };
 
 #[test]
-fn a_day_of_eight_gpus_fits_and_its_last_hour_is_fine() {
+fn day_of_eight_gpus_fits_and_its_last_hour_has_full_resolution() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(8, 8));
@@ -78,7 +78,7 @@ fn a_day_of_eight_gpus_fits_and_its_last_hour_is_fine() {
 }
 
 #[test]
-fn what_never_folds_ends_somewhere_and_says_so() {
+fn file_that_cannot_be_folded_stops_growing_with_a_note() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(8, 8));
@@ -97,7 +97,7 @@ fn what_never_folds_ends_somewhere_and_says_so() {
 }
 
 #[test]
-fn what_was_not_known_in_part_of_a_minute_is_not_in_its_mean() {
+fn minute_with_an_unknown_part_is_not_averaged_over_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(8, 8));
@@ -113,7 +113,7 @@ fn what_was_not_known_in_part_of_a_minute_is_not_in_its_mean() {
 }
 
 #[test]
-fn years_stay_bounded() {
+fn years_of_samples_stay_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(8, 8));
@@ -130,14 +130,14 @@ fn years_stay_bounded() {
     assert_eq!((usage.coverage.sampled_s, usage.sampler.samples), (270_000.0, 4500));
 }
 
-/// `/dev/full` takes nothing.
+/// Redirects all files to `/dev/full`.
 fn take_nothing(files: &mut Files) {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     (files.minutes.file, files.fine.file) = (Some(full()), Some(full()));
 }
 
 #[test]
-fn what_a_full_disk_refused_is_said_and_comes_later_where_it_can() {
+fn records_refused_by_a_full_disk_are_noted_and_written_later_if_possible() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(8, 8));
@@ -162,7 +162,7 @@ fn usage(dir: &Path, end: u64) -> Usage {
 }
 
 #[test]
-fn a_hundred_samplers_one_after_the_other_lose_what_none_of_them_saw_and_nothing_else() {
+fn a_hundred_restarted_samplers_lose_only_the_time_between_them() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(8, 8));
@@ -172,7 +172,7 @@ fn a_hundred_samplers_one_after_the_other_lose_what_none_of_them_saw_and_nothing
     let before: usize = all(dir.path()).iter().map(Vec::len).sum();
     let mut number = 200;
     for killed in 0..100 {
-        // In the middle of a record of each file, and five seconds before the next one comes.
+        // Kills the sampler in the middle of a record of each file; the next one starts five seconds later.
         for name in SAMPLER_FILES {
             let Ok(mut file) = File::options().append(true).open(dir.path().join(name)) else { continue };
             file.write_all(&[40, 0, 0, 0, b'S', 1, 2]).unwrap();
@@ -197,9 +197,9 @@ fn a_hundred_samplers_one_after_the_other_lose_what_none_of_them_saw_and_nothing
     assert!(grown <= 300 * one.len() + (4 << 10), "{grown} bytes for 300 samples of {}", one.len());
 }
 
-/// Records under another head would be taken for what they are not.
+/// Records under a wrong head would be misread.
 #[test]
-fn a_head_that_found_no_room_comes_with_the_first_record_that_does() {
+fn head_refused_by_a_full_disk_is_written_before_the_next_record() {
     let dir = tempfile::tempdir().unwrap();
     let mut files = Files::new(dir.path());
     files.head(head(1, 0));
