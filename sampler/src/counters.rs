@@ -120,7 +120,7 @@ impl Counters {
             counters.without("nvml: no answer yet");
         }
         if let Allocation::Unreadable(list) = &mine.report.job.allocation {
-            counters.note(format!("which GPUs are the job's is not known: Slurm's list is '{list}'"));
+            counters.note(format!("the job's GPUs are not known: Slurm's list is '{list}'"));
         }
         counters
     }

@@ -158,7 +158,7 @@ impl Gpus {
                     }
                     Ok(Watched::NoXids(why)) => {
                         self.waits = Waits::No;
-                        tracing::info!(job = self.job, "sampler: no Xids beside the readings: {why}");
+                        tracing::info!(job = self.job, "sampler: the GPU reader receives no Xids: {why}");
                     }
                     Err(why) => {
                         return Some(

@@ -104,7 +104,7 @@ fn stay(mine: &mut Mine) -> &'static str {
             if job_is_here(run::PROC.as_ref(), mine.job).unwrap_or(true) {
                 seen = now;
             } else if now.duration_since(seen) >= ALONE {
-                return "no step of the job is left, and no epilog came";
+                return "no step of the job is left, and no epilog has run";
             }
         }
     }

@@ -67,7 +67,7 @@ impl Mine {
         };
         start_logging(&config.log);
         let [job, name] = arguments else { anyhow::bail!("usage: railgate-sampler JOB RUN") };
-        let job: u32 = job.parse().with_context(|| format!("'{job}' is no job id"))?;
+        let job: u32 = job.parse().with_context(|| format!("'{job}' is not a job id"))?;
         let dir = Root::new(&places.run).job(job).current(job)?;
         ensure!(
             dir.path().file_name() == Some(name.as_ref()),

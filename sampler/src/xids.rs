@@ -35,7 +35,7 @@ impl Xids {
         }
         tracing::info!(
             job = mine.job,
-            "sampler: {}: {why}; Xids are NVML's, others unseen",
+            "sampler: {}: {why}; Xids are read from NVML, other kernel messages are not",
             source.kmsg.display()
         );
         xids.wanted = true;

@@ -108,7 +108,10 @@ pub const ERROR_COUNTERS: &[(&str, &str)] = &[
     ("local_link_integrity_errors", "local physical errors beyond the port's threshold"),
     ("excessive_buffer_overrun_errors", "receive buffer overruns in a row"),
     ("VL15_dropped", "management packets dropped"),
-    ("port_xmit_wait", "ticks with data to send and no credits: congestion, compare with the port's past"),
+    (
+        "port_xmit_wait",
+        "ticks with data to send and no credits: congestion, compare with earlier values of the port",
+    ),
     ("out_of_sequence", "packets that arrived out of order"),
     ("packet_seq_err", "NAKs for a sequence error: packets were lost"),
     ("local_ack_timeout_err", "missing acknowledgements: retransmitted"),
@@ -131,7 +134,7 @@ fn broken_pair(before: &Snapshot, after: &Snapshot) -> Option<String> {
     if before.boot_id.is_empty() || after.boot_id.is_empty() {
         Some("the boot of one of the two readings is not known".to_owned())
     } else if before.boot_id != after.boot_id {
-        Some("the node was booted between the two readings".to_owned())
+        Some("the node was rebooted between the two readings".to_owned())
     } else {
         None
     }

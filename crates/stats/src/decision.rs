@@ -85,9 +85,9 @@ impl DecisionKind {
         match self {
             DecisionKind::Requeued => "railgate requeued the job",
             DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
-            DecisionKind::Moved => "Slurm put the job back into the queue",
+            DecisionKind::Moved => "Slurm requeued the job",
             DecisionKind::Held => "railgate held the job",
-            DecisionKind::Left => "the job was left as it was",
+            DecisionKind::Left => "the job was not requeued",
             DecisionKind::Failed => "the job could not be requeued",
         }
     }

@@ -9,7 +9,7 @@ pub(crate) const OUT_OF_MEMORY: i32 = 125;
 pub(crate) fn exit_said(exit: Exit) -> String {
     match (exit.code(), exit.signal()) {
         (code, 0) => format!("exit code {code}"),
-        (_, OUT_OF_MEMORY) => "out of memory, by Slurm's mark".to_owned(),
+        (_, OUT_OF_MEMORY) => "out of memory, according to Slurm".to_owned(),
         (_, signal) => format!("signal {signal}"),
     }
 }
@@ -28,9 +28,9 @@ pub(crate) fn telling_exit(attempt: &Attempt) -> Option<String> {
 pub(crate) fn ending(attempt: &Attempt) -> String {
     let exit = telling_exit(attempt);
     match (attempt.ended.kind, exit) {
-        (EndKind::MovedByGate, _) => "before it had started: the gate refused a node".to_owned(),
+        (EndKind::MovedByGate, _) => "refused by the gate before it started".to_owned(),
         (EndKind::Unknown, Some(exit)) if exit == "exit code 0" => {
-            format!("{exit}, as cancelled and timed-out jobs also have")
+            format!("{exit}, which cancelled and timed-out jobs also have")
         }
         (EndKind::Unknown, Some(exit)) => exit,
         (kind, Some(exit)) => format!("{}, {exit}", kind.title()),
@@ -42,7 +42,7 @@ pub(crate) fn ending(attempt: &Attempt) -> String {
 pub(crate) fn explain_exit(code: i32, signal: i32) -> Option<&'static str> {
     Some(match (code, signal) {
         (_, 9) | (137, _) => "killed (SIGKILL): often the memory limit, or a kill -9",
-        (_, 15) | (143, _) => "asked to end (SIGTERM)",
+        (_, 15) | (143, _) => "terminated (SIGTERM)",
         (_, 11) | (139, _) => "a crash (SIGSEGV)",
         (_, 6) | (134, _) => "it aborted itself (SIGABRT): an assertion, or NCCL's watchdog",
         (_, 7) | (135, _) => "a bus error (SIGBUS): often a full /dev/shm or a truncated file",
@@ -96,17 +96,17 @@ mod tests {
         gone.exit = Some(Exit { status: 0, derived: None });
         gone.end = Some(gone.start + 9_000);
         let (_, all) = pages(vec![gone], "CANCELLED");
-        assert!(all.contains("the job ended: before it had started: the gate refused a node"), "{all}");
+        assert!(all.contains("the job ended: refused by the gate before it started"), "{all}");
         assert!(!all.contains("exit code 0"), "{all}");
         // If nothing else is known, the code is shown with its possible meaning.
         let nodes = ["n1", "n2"].map(|node| part(node, &job(0..8), "", vec![], 0));
         let (_, all) = pages(nodes.into(), "");
-        assert!(all.contains("exit code 0, as cancelled and timed-out jobs also have"), "{all}");
+        assert!(all.contains("exit code 0, which cancelled and timed-out jobs also have"), "{all}");
     }
 
     #[test]
     fn known_exit_codes_are_explained() {
-        assert_eq!(exit_said(Exit { status: 125, derived: None }), "out of memory, by Slurm's mark");
+        assert_eq!(exit_said(Exit { status: 125, derived: None }), "out of memory, according to Slurm");
         assert!(explain_exit(139, 0).unwrap().contains("SIGSEGV"));
         assert_eq!(explain_exit(42, 0), None);
     }

@@ -88,8 +88,7 @@ fn of_the_end(report: &JobReport, job: &dyn Display) -> Option<String> {
                 .is_some_and(|view| view.required.iter().any(|name| refused(report, name)))
             {
                 true => "submit it again without asking for that node by name (--nodelist)".to_owned(),
-                false => "submit it again; with #SBATCH --requeue Slurm puts a batch job back into the queue"
-                    .to_owned(),
+                false => "submit it again; with #SBATCH --requeue Slurm requeues a batch job".to_owned(),
             }
         }
         EndKind::Deadline => "submit it again with a later --deadline, or a shorter --time".to_owned(),

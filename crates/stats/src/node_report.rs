@@ -337,3 +337,28 @@ pub enum ActKind {
     /// An act failed.
     Failed,
 }
+
+impl ActKind {
+    /// The act in words, with the node as its subject where it has none: `drained`. Used by timeline, gate table
+    /// and first screen.
+    pub fn title(self) -> &'static str {
+        match self {
+            ActKind::Drained => "drained",
+            ActKind::WouldDrain => "would have been drained",
+            ActKind::Breaker => "not drained, the breaker is open",
+            ActKind::ForeignReason => "already drained by another owner",
+            ActKind::Pending => "drain pending, slurmctld did not answer",
+            ActKind::Refused => "job refused",
+            ActKind::Notified => "owner notified",
+            ActKind::Failed => "an act of railgate failed",
+        }
+    }
+}
+
+impl Act {
+    /// One line: act, program and detail, `drained (epilog): railgate: gpu-lost@3`.
+    pub fn sentence(&self) -> String {
+        let detail = if self.detail.is_empty() { String::new() } else { format!(": {}", self.detail) };
+        format!("{} ({}){detail}", self.what.title(), self.by)
+    }
+}

@@ -376,8 +376,7 @@ mod tests {
             for word in ["bob", "falcon", "hydra77", "/home", "48213", "n1"] {
                 assert!(!page.contains(word), "{word} in {form}:\n{page}");
             }
-            for word in
-                ["hardware fault during the run, exit code 1", "gpu-lost@3", "node1", "left as it was"]
+            for word in ["hardware fault during the run, exit code 1", "gpu-lost@3", "node1", "not requeued"]
             {
                 assert!(page.contains(word), "no '{word}' in {form}:\n{page}");
             }

@@ -180,7 +180,7 @@ fn head(out: &mut Text, report: &JobReport, view: &View, one_screen: bool) {
     if !known.is_empty() {
         out.field("user", &known.join(", "));
     }
-    for (name, sentence) in [("log", &head.log), ("slurm says", &head.slurm)] {
+    for (name, sentence) in [("log", &head.log), ("slurm state", &head.slurm)] {
         out.sentences(name, sentence.as_slice());
     }
 }
@@ -285,7 +285,7 @@ fn decision(out: &mut Text, controller: &Controller) {
     let told = |node: &&AskedNode| node.evidence.is_some() || !node.reason.as_str().is_empty();
     for node in controller.nodes.iter().filter(told) {
         let evidence =
-            node.evidence.as_ref().map(|source| format!(" (evidence by {source})")).unwrap_or_default();
+            node.evidence.as_ref().map(|source| format!(" (evidence from {source})")).unwrap_or_default();
         out.indented(&format!("{} {}: {}{evidence}", node.node, node.state, node.reason.as_str()), 14);
     }
 }

@@ -133,17 +133,15 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
         }
     }
     for act in &node.acts {
-        let (weight, lead) = match act.what {
-            ActKind::Drained => (Weight::Act, "drained"),
-            ActKind::WouldDrain => (Weight::Warn, "would have been drained"),
-            ActKind::Breaker => (Weight::Warn, "not drained, the breaker is open"),
-            ActKind::ForeignReason => (Weight::Warn, "the node's drain has another owner"),
-            ActKind::Pending => (Weight::Warn, "slurmctld did not answer, the drain waits"),
-            ActKind::Refused => (Weight::Fail, "the prolog refused the job"),
-            ActKind::Notified => (Weight::Act, "the owner was notified"),
-            ActKind::Failed => (Weight::Warn, "railgate failed"),
+        let weight = match act.what {
+            ActKind::Drained | ActKind::Notified => Weight::Act,
+            ActKind::Refused => Weight::Fail,
+            ActKind::WouldDrain
+            | ActKind::Breaker
+            | ActKind::ForeignReason
+            | ActKind::Pending
+            | ActKind::Failed => Weight::Warn,
         };
-        let detail = if act.detail.is_empty() { String::new() } else { format!(": {}", act.detail) };
-        push(act.time, false, weight, format!("{lead} ({}){detail}", act.by));
+        push(act.time, false, weight, act.sentence());
     }
 }

@@ -130,7 +130,7 @@ impl<'t> Seen<'t> {
         (self.nccl > 0 && self.unknown == 0 && settled).then(|| {
             let after = span(Duration::from_millis(last - first).as_secs_f64());
             format!(
-                "{} processes had NCCL loaded and no RDMA device open, also {after} after the first check",
+                "{} processes had NCCL loaded and no RDMA device open, even {after} after the first check",
                 self.nccl
             )
         })
@@ -166,7 +166,10 @@ fn plugin(group: &TaskGroup) -> Option<String> {
 
 /// Sentence about rails that carried almost nothing in a long run; the error is why traffic proves nothing.
 fn still(report: &NodeReport, map: &RailMap) -> Result<String, String> {
-    let seconds = report.window.and_then(Window::seconds).ok_or("no window for the rails' counters")?;
+    let seconds = report
+        .window
+        .and_then(Window::seconds)
+        .ok_or("the rails' counters were not read before and after the run")?;
     if seconds < LONG_RUN.as_secs_f64() {
         return Err(format!("the run ({}) is too short to judge by the rails' counters", span(seconds)));
     }

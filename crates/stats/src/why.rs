@@ -62,7 +62,7 @@ impl EndKind {
             EndKind::OutOfMemory => "out of memory",
             EndKind::NodeDied => "a node died",
             EndKind::MovedByGate => "refused by the gate",
-            EndKind::Requeued => "put back into the queue",
+            EndKind::Requeued => "requeued",
             EndKind::Hardware => "hardware fault during the run",
             EndKind::Application => "looks like the application",
             EndKind::Unknown => "could not tell",
@@ -100,7 +100,7 @@ impl Ended {
     pub(crate) fn nothing_known() -> Self {
         Ended {
             kind: EndKind::Unknown,
-            why: "no part of a report was found".to_owned(),
+            why: "no report was found".to_owned(),
             proof: Vec::new(),
             doubts: Vec::new(),
         }
@@ -136,7 +136,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     let with_hardware = |kind, why: &str| {
         let mut end = ended(kind, why.to_owned());
         if !hardware.is_empty() {
-            end.doubts.push("hardware failed before the end nevertheless, see the evidence".to_owned());
+            end.doubts.push("however, hardware failed before the end: see the evidence".to_owned());
             end.proof.clone_from(&hardware);
         }
         end
@@ -365,7 +365,7 @@ fn moved(refused: &[&NodeReport], state: &str, next: Next<'_>) -> Ended {
             EndKind::Unknown,
             "It had not started. What happened to it later was not recorded, and Slurm does not report it.",
         ),
-        _ => (EndKind::MovedByGate, "It had not started; Slurm puts it back into the queue."),
+        _ => (EndKind::MovedByGate, "It had not started; Slurm requeues it."),
     };
     let mut proof: Vec<Proof> = refused
         .iter()
@@ -606,7 +606,7 @@ fn application(attempt: &Attempt, exit: Exit) -> Ended {
         return Ended {
             kind: EndKind::Unknown,
             why: format!(
-                "It ended with {said}. Nothing that was seen points at hardware, but not everything was seen."
+                "It ended with {said}. Nothing that was checked points at hardware, but some data is missing."
             ),
             proof,
             doubts: unseen,

@@ -48,7 +48,7 @@ fn the_report_of_a_waiting_job_names_the_reason_and_the_remedy() -> Result<()> {
             (
                 never,
                 "DependencyNeverSatisfied",
-                "It never starts as it is",
+                "It can never start",
                 format!("scontrol update JobId={never} Dependency="),
             ),
             (later, "BeginTime", "It waits: Slurm does not start it before 20", String::new()),

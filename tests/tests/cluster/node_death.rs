@@ -163,8 +163,8 @@ fn a_job_moved_ten_times_by_the_gate_is_not_held() -> Result<()> {
             &told,
             &[
                 ": completed, 11 attempts",
-                "Slurm put the job back into the queue: gpu-lost@3 on gn1 before it started; move 1",
-                "Slurm put the job back into the queue: gpu-lost@3 on gn2 before it started; move 10",
+                "Slurm requeued the job: gpu-lost@3 on gn1 before it started; move 1",
+                "Slurm requeued the job: gpu-lost@3 on gn2 before it started; move 10",
                 "deaths during a run: 0 (restarts allowed: 1); moves by the gate: 10",
             ],
         );

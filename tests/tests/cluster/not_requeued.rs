@@ -45,7 +45,7 @@ fn a_job_whose_program_failed_is_not_requeued() -> Result<()> {
             assert!(!cluster.node(node)?.drained());
             let told = report(&alice, *id)?;
             assert!(told.starts_with(&format!("job {id} 'sbatch' on test: {title}")), "{told}");
-            let left = "the job was left as it was: no node has evidence of a fault that ended it";
+            let left = "the job was not requeued: no node has evidence of a fault that ended it";
             in_order(&one_line(&told), &[why, "WHAT HAPPENED", left]);
         }
         Ok(())

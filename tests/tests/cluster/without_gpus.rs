@@ -93,7 +93,7 @@ fn every_end_has_a_verdict_a_decision_and_a_next_step() -> Result<()> {
         }
         let log = |id: u32| format!("read the last lines of /home/rgalice/log.{id}");
         let limit = "The job reached its memory limit, and the kernel killed one of its processes";
-        let left = "the job was left as it was: ";
+        let left = "the job was not requeued: ";
         let cases: [(u32, &str, &str, &[&str]); 8] = [
             (well, "COMPLETED", "completed", &[&format!("/home/rgalice/log.{well}")]),
             (buggy, "FAILED", "looks like the application", &[&log(buggy), left]),
@@ -167,7 +167,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
             &one_line(&report(&alice, buggy)?),
             &[
                 ": looks like the application",
-                "the job was left as it was: no node has evidence of a fault that ended it",
+                "the job was not requeued: no node has evidence of a fault that ended it",
             ],
         );
         let fault = "site-raid";
@@ -177,7 +177,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
         in_order(
             &one_line(&told),
             &[
-                "the job was left as it was: site-raid",
+                "the job was not requeued: site-raid",
                 &part_node,
                 "does not count: unknown whether the job held the part",
             ],
@@ -187,7 +187,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
         let option = "a restart was not asked for (#SBATCH --railgate-requeue=auto)";
         in_order(
             &one_line(&told),
-            &["hardware fault during the run", &format!("the job was left as it was: {option}")],
+            &["hardware fault during the run", &format!("the job was not requeued: {option}")],
         );
 
         let job = cluster.wait_job(whole, &["COMPLETED"], MINUTE)?;

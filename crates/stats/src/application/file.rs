@@ -43,7 +43,7 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<RankApplication, String> {
     if file.u32(8) != 1 {
         return Err(format!("version {} is not known", file.u32(8)));
     }
-    rank(name, &file).ok_or_else(|| "figures that cannot be".to_owned())
+    rank(name, &file).ok_or_else(|| "impossible figures".to_owned())
 }
 
 struct File<'a>(&'a [u8]);
@@ -259,7 +259,7 @@ pub(super) mod tests {
         bytes[..8].copy_from_slice(MAGIC);
         assert!(read("0.0", &bytes).is_err());
         bytes[8] = 1;
-        assert_eq!(read("0.0", &bytes).unwrap_err(), "figures that cannot be");
+        assert_eq!(read("0.0", &bytes).unwrap_err(), "impossible figures");
         bytes[240..248].copy_from_slice(&1.8e9_f64.to_le_bytes());
         bytes[80..88].copy_from_slice(&1.8e9_f64.to_le_bytes());
         let empty = read("0.0", &bytes).unwrap();

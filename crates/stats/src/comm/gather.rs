@@ -264,19 +264,19 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     };
     add(
         sum(|file| file.captured),
-        "operations were captured into CUDA graphs: how often those were replayed is not seen, unless between nodes",
+        "operations were captured into CUDA graphs: their replays are only counted between nodes",
     );
     add(
         sum(|file| file.api_only),
-        "broadcasts were seen at NCCL's interface alone (2.29.2 and later): counted, their GPU time is unknown",
+        "broadcasts were counted without GPU times: NCCL 2.29.2 and later does not report them",
     );
     add(
         sum(|file| file.comms_lost),
-        "communicators were more than a process can keep: nothing of them is counted",
+        "communicators exceeded the limit of a process: their operations are not counted",
     );
     add(
         sum(|file| file.cells_lost),
-        "operations were of more kinds than a process can keep: they are not counted",
+        "operations exceeded the limit of signatures of a process: they are not counted",
     );
     add(sum(|file| file.nonsense), "entries of the processes' files are invalid and left out");
     add(
@@ -286,15 +286,15 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     );
     add(
         found.collectives.iter().filter(|row| row.algorithm == "CE").map(|row| row.calls).sum(),
-        "operations went over the copy engines, which NCCL does not time: counted, their GPU time is unknown",
+        "operations used the copy engines: counted without GPU times, because NCCL does not time them",
     );
     add(
         files.iter().filter(|file| file.mode == Some(Mode::Off)).count() as u64,
-        "processes had counting switched off",
+        "processes had counting disabled",
     );
     for limit in Limit::ALL.into_iter().filter(|limit| *limit != Limit::None) {
         let here = files.iter().filter(|file| file.limit == limit).count() as u64;
-        add(here, &format!("processes did without GPU times: {}", limit.as_str()));
+        add(here, &format!("processes recorded no GPU times: {}", limit.as_str()));
     }
     spots
 }

@@ -164,7 +164,7 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         name: "railgate_gpu_hardware_flop_ratio",
         kind: Kind::Gauge,
         labels: GPU,
-        help: "Tensor work, of the dense peak at the datasheet clock, calibrated. It counts recomputation and padding, so it is not the model FLOP utilisation.",
+        help: "Tensor work as a fraction of the dense peak at the datasheet clock, calibrated. It includes recomputation and padding, so it is not the model FLOP utilisation.",
         read: |job, series| gpu(job, series, |gpu| gpu.tensor_fraction),
     },
     Metric {
@@ -213,7 +213,7 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         name: "railgate_job_collective_bus_bytes",
         kind: Kind::Gauge,
         labels: &["gpus", "op"],
-        help: "Bus bandwidth of these calls so far by nccl-tests' formula, bytes per second, of those that were timed.",
+        help: "Bus bandwidth of the timed calls so far, by nccl-tests' formula, bytes per second.",
         read: |job, series| of_op(job, series, |one| one.bus_bytes_s),
     },
     gpu_gauge!(
@@ -282,7 +282,7 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         name: "railgate_gpu_throttled_ratio",
         kind: Kind::Gauge,
         labels: &["gpu", "uuid", "why"],
-        help: "Share of the time in which this held the clock down: power-cap (normal under full load), hw-slowdown, sw-thermal, hw-thermal, power-brake.",
+        help: "Share of the time in which this reason reduced the clock: power-cap (normal under full load), hw-slowdown, sw-thermal, hw-thermal, power-brake.",
         read: |job, series| {
             const WHY: [(&str, GpuField); 5] = [
                 ("power-cap", GpuField::PowerCap),
@@ -305,7 +305,7 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         name: "railgate_job_pressure_ratio",
         kind: Kind::Gauge,
         labels: &["gpus", "resource"],
-        help: "Share of the time in which some task of the job waited for cpu, memory or io.",
+        help: "Share of the time in which a task of the job waited for cpu, memory or io.",
         read: |job, series| {
             let gpus = gpu_list(job);
             for (resource, field) in [

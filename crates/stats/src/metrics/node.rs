@@ -141,7 +141,7 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_acting",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 if railgate may drain this node, 0 in report mode, while paused, or if switched off.",
+        help: "1 if railgate may drain this node, 0 in report mode, while paused, or if disabled.",
         read: |state, series| series.put(&[], flag(state.acting)),
     },
     Metric {
@@ -169,7 +169,7 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_findings",
         kind: Kind::Gauge,
         labels: &["check", "severity", "class", "shadow"],
-        help: "Open findings: no later check run of the whole node has found them gone.",
+        help: "Open findings: no later check run of the whole node has found them resolved.",
         read: |state, series| {
             for (index, open) in state.open.iter().enumerate() {
                 if state.open.iter().take(index).any(|earlier| earlier == open) {
@@ -187,7 +187,7 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_findings_total",
         kind: Kind::Counter,
         labels: &["check"],
-        help: "Findings since counting began on this node, each counted once, however long it lasted.",
+        help: "Findings since counting began on this node, each counted once regardless of its duration.",
         read: |state, series| per_check(state, series, |check| check.seen),
     },
     Metric {
@@ -208,7 +208,7 @@ pub const NODE_METRICS: &[Metric<NodeState>] = &[
         name: "railgate_gate_strikes",
         kind: Kind::Gauge,
         labels: &["check"],
-        help: "Sightings of transient findings in the last seven days.",
+        help: "Strikes: occurrences of transient findings in the last seven days.",
         read: |state, series| per_check(state, series, |check| check.strikes),
     },
     Metric {

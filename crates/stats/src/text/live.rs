@@ -39,7 +39,10 @@ mod tests {
         };
         let (start, silent) = words([None, None]);
         let text = live(&silent, start + 60_000);
-        assert!(text.contains("0 of 2 nodes have reported: only the prologs"), "{text}");
+        assert!(
+            text.contains("0 of 2 nodes have sent a partial report: only their prologs have reported"),
+            "{text}"
+        );
         assert!(text.contains("running, for 1 min") && text.contains("NOT YET  how it ends"), "{text}");
         let (start, report) = words([Some(0), None]);
         let mut report = report;

@@ -12,7 +12,7 @@ use super::rails::{self, Rails};
 use crate::exits;
 use crate::plain::{float, span, stamp};
 use crate::why::decided;
-use crate::{ActKind, Attempt, Decision, EndKind, Look, NodeReport};
+use crate::{Attempt, Decision, EndKind, Look, NodeReport};
 
 /// Maximum number of nodes whose findings are listed.
 const MOST_NODES: usize = 100;
@@ -185,7 +185,7 @@ fn has_news(node: &NodeReport) -> bool {
 
 fn gate_row(node: &NodeReport) -> GateRow {
     let fitness = |look: &Option<Look>| look.as_ref().map(|look| look.verdict.fitness);
-    let acts = node.acts.iter().map(|act| format!("{} {}", act.by, act_in_words(act.what, &act.detail)));
+    let acts = node.acts.iter().map(crate::Act::sentence);
     GateRow {
         node: node.node.clone(),
         before: fitness(&node.prolog),
@@ -197,20 +197,6 @@ fn gate_row(node: &NodeReport) -> GateRow {
         acts: acts.collect(),
         has_news: has_news(node),
     }
-}
-
-fn act_in_words(what: ActKind, detail: &str) -> String {
-    let lead = match what {
-        ActKind::Drained => "drained the node",
-        ActKind::WouldDrain => "would have drained the node",
-        ActKind::Breaker => "did not drain, the breaker is open",
-        ActKind::ForeignReason => "left the node: its drain has another owner",
-        ActKind::Pending => "waits for slurmctld to answer",
-        ActKind::Refused => "refused the job",
-        ActKind::Notified => "notified the owner",
-        ActKind::Failed => "failed",
-    };
-    if detail.is_empty() { lead.to_owned() } else { format!("{lead}: {detail}") }
 }
 
 fn found(node: &NodeReport) -> Vec<Found> {

@@ -139,7 +139,7 @@ fn of_node(node: &NodeReport) -> NodeCounters {
     let seconds = node.window.and_then(Window::seconds);
     let window = match (node.window, seconds) {
         (Some(window), Some(seconds)) => format!("over {} from {}", span(seconds), stamp(window.start)),
-        _ => "no window".to_owned(),
+        _ => "over an unknown period".to_owned(),
     };
     NodeCounters {
         node: node.node.clone(),

@@ -42,7 +42,7 @@ pub(crate) fn live(report: &JobReport, now: UnixMillis) -> Option<Live> {
         }
     }
     let mut unknown = vec![
-        "how it ends, what the gate finds after it, errors of ports, NVLink bytes and ECC (its end compares them)"
+        "how it ends, the gate's findings after it, port errors, NVLink bytes and ECC errors (compared at its end)"
             .to_owned(),
     ];
     if reported == 0 {
@@ -62,12 +62,12 @@ fn heard(attempt: &Attempt, now: UnixMillis) -> (usize, String) {
     let all = attempt.node_count.max(attempt.nodes.len());
     let (Some(oldest), Some(newest)) = (times.iter().min(), times.iter().max()) else {
         let why = if attempt.nodes.is_empty() {
-            "not even the prologs. [report] dir is not set, not shared or does not answer, or railgate is off there"
+            "[report] dir is not set or not shared, its file server does not answer, or railgate is disabled on the nodes"
         } else {
-            "only the prologs. The sampler reports 20 s after the start, then less often, down to every [report] \
+            "only their prologs have reported. The sampler reports 20 s after the start, then less often, down to every [report] \
              live; jobs without a GPU have no sampler"
         };
-        return (0, format!("0 of {all} nodes have reported: {why}"));
+        return (0, format!("0 of {all} nodes have sent a partial report: {why}"));
     };
     let age = match (ago(*newest, now), ago(*oldest, now)) {
         (newest, oldest) if newest == oldest => format!("{newest} ago"),

@@ -99,12 +99,12 @@ fn uneven(attempt: &Attempt) -> Vec<String> {
             .flat_map(|node| &node.settings)
             .find(|setting| setting.name == "NCCL_CROSS_NIC" && setting.value != "2");
         let survives = match cross {
-            Some(setting) => format!("NCCL_CROSS_NIC={} does not work then, 2 does", setting.value),
+            Some(setting) => format!("NCCL_CROSS_NIC={} does not work in this case, 2 does", setting.value),
             None => "NCCL's default, NCCL_CROSS_NIC=2, works".to_owned(),
         };
         warnings.push(format!(
-            "the job's GPUs are on different rails from node to node (rails {}): NCCL pairs the first GPU with the first, so \
-             traffic crosses rails; {survives}. Whole nodes avoid it",
+            "the job's GPUs are on different rails from node to node (rails {}): NCCL connects the first GPU of each node with the first GPU of the next, so \
+             traffic crosses rails; {survives}. A job on whole nodes avoids this",
             told.join("; ")
         ));
     }

@@ -250,7 +250,7 @@ fn hardware(analysis: &Analysis) -> Option<String> {
                 100.0 * fraction
             ));
         }
-        Reading::Unsupported => parts.push("HFU unknown: these GPUs do not count it".to_owned()),
+        Reading::Unsupported => parts.push("HFU unknown: these GPUs have no counter for it".to_owned()),
         Reading::Failed(why) => parts.push(format!("HFU unknown: {}", plain(why))),
     }
     let mut add = |reading: &Reading<f64>, show: &dyn Fn(f64) -> String| {
@@ -539,7 +539,7 @@ mod tests {
         );
         for (last, said) in [
             (at - 2_000, "Z, 2.0 s after the last step; "),
-            (at + 90_000, "Z, steps went on for 1 min 30 s; "),
+            (at + 90_000, "Z, steps continued for 1 min 30 s; "),
         ] {
             report.attempts[1].nodes[0].application = stepped(last);
             assert!(line(&report).contains(said), "{}", line(&report));

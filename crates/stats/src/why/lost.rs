@@ -50,7 +50,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
     let mut end = if attempt.nodes.is_empty() {
         Ended {
             kind: EndKind::Unknown,
-            why: "It was put back into the queue, and none of its nodes has reported: they died, or railgate was \
+            why: "It was requeued, and none of its nodes has reported: they died, or railgate was \
                   off on them, or their reports are still there. More is known when the next attempt has ended."
                 .to_owned(),
             ..Ended::nothing_known()
@@ -58,10 +58,9 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
     } else if attempt.silent_nodes.is_empty() && attempt.nodes.iter().all(|node| node.end.is_some()) {
         Ended {
             kind: EndKind::Requeued,
-            why:
-                "It was put back into the queue by its owner, an admin or a preemption: no node died, and no \
+            why: "It was requeued by its owner, an admin or a preemption: no node died, and no \
                   check refused it."
-                    .to_owned(),
+                .to_owned(),
             ..Ended::nothing_known()
         }
     } else if !attempt.down.is_empty() {
@@ -75,7 +74,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
         Ended {
             kind: EndKind::NodeDied,
             why: format!(
-                "It was put back into the queue; no epilog report from {}, which Slurm shows as down since then.",
+                "It was requeued; no epilog report from {}, which Slurm shows as down since then.",
                 names.join(", ")
             ),
             proof: proof.collect(),
@@ -87,7 +86,7 @@ pub(super) fn put_back(attempt: &Attempt, hardware: Vec<Proof>) -> Ended {
         Ended {
             kind: EndKind::Requeued,
             why: format!(
-                "It was put back into the queue: no check refused it, and Slurm has recorded no death of a node. No \
+                "It was requeued: no check refused it, and Slurm has recorded no death of a node. No \
                  epilog report from {}.",
                 silent.join(", ")
             ),

@@ -28,7 +28,7 @@ impl Shortage {
             }
             Some(OomLimit::Node) => {
                 "The node ran out of memory, and the kernel killed a process of the job. All processes \
-                on the node had a part in it."
+                on the node contributed to it."
                     .to_owned()
             }
             None => self.said.clone(),

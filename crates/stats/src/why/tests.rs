@@ -388,7 +388,7 @@ fn refusal_names_node_and_reason() {
         report
             .ended
             .why
-            .starts_with("n2 was unfit before the job started. It had not started; Slurm puts it back")
+            .starts_with("n2 was unfit before the job started. It had not started; Slurm requeues it")
     );
     assert!(report.ended.proof[0].what.contains("gpu-lost@3"));
     let report = merged(vec![refused("n2", &job(0..8))], vec![], slurm("CANCELLED"));

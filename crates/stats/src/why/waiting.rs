@@ -88,7 +88,7 @@ pub(super) fn why(state: &str, slurm: Option<&SlurmView>, held: Option<&str>) ->
         (For::Release, None) => return "It is held (scontrol release lets it start).".to_owned(),
         (For::Admin, None) => return "It is held by an admin, and only an admin can release it.".to_owned(),
         (For::Never, _) => {
-            return "It never starts as it is: the job that it depends on did not end as --dependency requires \
+            return "It can never start: the job that it depends on did not end as --dependency requires \
                     (DependencyNeverSatisfied)."
                 .to_owned();
         }
@@ -100,8 +100,8 @@ pub(super) fn why(state: &str, slurm: Option<&SlurmView>, held: Option<&str>) ->
     }
     let what = match waits {
         For::Dependency => "for the jobs that it depends on",
-        For::Priority => "until jobs that come before it have started",
-        For::Resources => "until nodes have room for it",
+        For::Priority => "until jobs with higher priority have started",
+        For::Resources => "for free resources",
         For::Nodes => "for a node that takes no jobs now",
         _ => "to start",
     };
@@ -164,7 +164,7 @@ mod tests {
             ("BeginTime", "It waits: Slurm does not start it before 2027-01-15 08:02:00 UTC (BeginTime)."),
             (
                 "Priority",
-                "It waits until jobs that come before it have started (Priority). Slurm expects it to start at \
+                "It waits until jobs with higher priority have started (Priority). Slurm expects it to start at \
                  2027-01-15 08:02:00 UTC.",
             ),
             (
@@ -190,7 +190,7 @@ mod tests {
             first.cloned().unwrap_or_default()
         };
         let never = waits("DependencyNeverSatisfied", &[]);
-        assert!(never.ended.why.starts_with("It never starts as it is"), "{}", never.ended.why);
+        assert!(never.ended.why.starts_with("It can never start"), "{}", never.ended.why);
         assert!(next(&never).starts_with("scancel 48213, or "), "{}", next(&never));
         let here = waits("ReqNodeNotAvail,_UnavailableNodes:n2", &["n2"]);
         assert!(here.ended.why.contains("It asks for n2 by name (--nodelist)."), "{}", here.ended.why);
@@ -213,6 +213,6 @@ mod tests {
             merged(vec![crate::testing::refused("n2", &job(0..8))], vec![], Some(view)).next_steps[0].clone()
         };
         assert_eq!(steps(&["n2"]), "submit it again without asking for that node by name (--nodelist)");
-        assert!(steps(&[]).ends_with("puts a batch job back into the queue"), "{}", steps(&[]));
+        assert!(steps(&[]).ends_with("Slurm requeues a batch job"), "{}", steps(&[]));
     }
 }

@@ -11,9 +11,9 @@ pub(crate) const RULE: Rule = Rule {
     id: "hang",
     about: "no rank made progress for a long time before the job ended",
     class: Class::Unknown,
-    evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank handed to NCCL.
-NCCL's profiler plugin counts the operations of each rank: the rank that handed over fewer than most others is the rank they waited
-for. Only jobs that did not succeed are judged, and none while a rank saves a checkpoint.",
+    evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank submitted to NCCL.
+NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
+waited for. Only jobs that did not succeed are judged, and none while a rank saves a checkpoint.",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that died, where the
 others waited for NCCL's timeout: the log of the named rank shows it. Without the plugin the rank is not known.",
@@ -26,7 +26,7 @@ others waited for NCCL's timeout: the log of the named rank shows it. Without th
 thresholds! {
     standstill: Time(120), 1 to 86400, "time", "the job made no progress for at least this long before its end";
     standstill_steps: Number(10.0), 0.0 to 10000.0, "steps", "and for at least this many mean steps";
-    assumed_step: Time(30), 1 to 3600, "time", "how long a step is where the program reports none";
+    assumed_step: Time(30), 1 to 3600, "time", "length of a step if the program does not report any";
     same_time: Time(60), 1 to 3600, "time", "a destroyed communicator belongs to the standstill if its last operation is no older than this before the job's last one";
 }
 

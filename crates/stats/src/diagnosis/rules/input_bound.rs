@@ -7,12 +7,12 @@ pub(crate) const RULE: Rule = Rule {
     id: "input-bound",
     about: "GPUs are idle because the input of the next step is not ready",
     class: Class::Application,
-    evidence: "the time in which the program waits for input, by its own report (docs/application-reports.md): high confidence. Without
-it the GPUs' idle time, together with waiting for disks (I/O pressure) or busy processors (CPU pressure, cores in use) on the
-nodes: medium confidence.",
-    why: "GPUs are paid for and wait for loaders.",
-    look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only a report of
-the program's own tells the two apart. Evaluation, checkpoints and start-up leave GPUs idle, too.",
+    evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
+a report: idle GPUs on nodes where processes wait for disks (I/O pressure) or CPU cores are busy (CPU pressure, cores in use):
+medium confidence.",
+    why: "allocated GPUs wait for the data loaders.",
+    look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
+program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle.",
     fix: "more loader workers, prefetch, data on local disks or fewer small files",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -21,11 +21,11 @@ the program's own tells the two apart. Evaluation, checkpoints and start-up leav
 
 thresholds! {
     waiting_percent: Number(10.0), 0.0 to 100.0, "%", "the median rank waits for input at least this much of its steps' time";
-    busy_percent: Number(75.0), 0.0 to 100.0, "%", "without the program's report: GPUs have kernels for no more of the time than this";
-    sm_percent: Number(70.0), 0.0 to 100.0, "%", "and no more of their SMs are at work than this";
-    io_pressure_percent: Number(10.0), 0.0 to 100.0, "%", "and some process waits for disks more of the time than this";
-    cpu_pressure_percent: Number(20.0), 0.0 to 100.0, "%", "or some process waits for a processor more of the time than this";
-    cores_percent: Number(90.0), 0.0 to 100.0, "%", "or more of the job's cores are busy than this";
+    busy_percent: Number(75.0), 0.0 to 100.0, "%", "without the program's report: GPUs run kernels for at most this share of the time";
+    sm_percent: Number(70.0), 0.0 to 100.0, "%", "and at most this share of their SMs is active";
+    io_pressure_percent: Number(10.0), 0.0 to 100.0, "%", "and a process waits for disks for more than this share of the time";
+    cpu_pressure_percent: Number(20.0), 0.0 to 100.0, "%", "or a process waits for a CPU for more than this share of the time";
+    cores_percent: Number(90.0), 0.0 to 100.0, "%", "or more than this share of the job's cores is busy";
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {

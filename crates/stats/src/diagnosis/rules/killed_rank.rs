@@ -6,14 +6,14 @@ use crate::plain::{clock, float};
 
 pub(crate) const RULE: Rule = Rule {
     id: "killed-rank",
-    about: "one rank was gone before the others, in a job that failed",
+    about: "one rank ended before the others in a job that failed",
     class: Class::Unknown,
     evidence: "which ranks reported their end, and when each reported last (docs/application-reports.md): one rank without an end
-among ranks with one, one rank that ended alone, or one rank that fell silent while the others went on. Without such a rank, and only
+among ranks with one, one rank that ended alone, or one rank that stopped reporting while the others continued. Without such a rank, and only
 if the job ended with an error: the rank that stopped before a collective of the others (NCCL's profiler plugin). A job that stood
 still before its end belongs to `hang`.",
     why: "the other ranks fail because of this one: their error messages are consequences. The cause is in the log of this rank.",
-    look_alikes: "a launcher that ends all ranks as soon as one fails (torchrun): all fall silent at the same time, and the rank
+    look_alikes: "a launcher that ends all ranks as soon as one fails (torchrun): all stop reporting at the same time, and the rank
 behind in NCCL is named with medium or low confidence. NCCL's counts are not used for a job that was cancelled or that ran into its
 time limit.",
     fix: FIX,
@@ -23,7 +23,7 @@ time limit.",
 };
 
 thresholds! {
-    silent: Time(5), 1 to 3600, "time", "a rank fell silent at least this long before the median of the ranks";
+    silent: Time(5), 1 to 3600, "time", "a rank stopped reporting at least this long before the median of the ranks";
     silent_steps: Number(3.0), 0.0 to 1000.0, "steps", "and at least this many of its own mean steps before it";
 }
 
@@ -38,7 +38,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     } else if let Some(found) = earlier(facts, &told) {
         found
     } else if let Some(lag) = behind(facts).filter(|_| facts.outcome == Outcome::Failed) {
-        let what = format!("{}; the job ended soon after: the rank died there", lag.what);
+        let what = format!("{}; the job ended soon after, so this rank probably died first", lag.what);
         // A rank that is killed with the others may be one operation behind by chance.
         let confidence = if lag.confidence == "high" { "medium" } else { "low" };
         let mut found = Found::new(confidence, lag.part, what);

@@ -26,15 +26,15 @@ to `hang`.",
 };
 
 thresholds! {
-    tensor_percent: Number(20.0), 0.0 to 100.0, "%", "the tensor pipes are active for no more of the steps' time than this";
-    dram_percent: Number(30.0), 0.0 to 100.0, "%", "no more of the memory bandwidth is used than this";
+    tensor_percent: Number(20.0), 0.0 to 100.0, "%", "the tensor pipes are active for at most this share of the steps' time";
+    dram_percent: Number(30.0), 0.0 to 100.0, "%", "at most this share of the memory bandwidth is used";
     own_percent: Number(20.0), 0.0 to 100.0, "%", "small kernels: the program's own kernels run for at least this much of the time";
     own_of_busy_percent: Number(30.0), 0.0 to 100.0, "%", "and are at least this much of the time with any kernel";
-    sm_percent: Number(60.0), 0.0 to 100.0, "%", "and no more SMs than this are at work over the steps' time";
-    sm_running_percent: Number(70.0), 0.0 to 100.0, "%", "and no more SMs than this while the program's own kernels run";
-    gap_percent: Number(20.0), 0.1 to 100.0, "%", "late launches: each GPU is without a kernel for at least this much of the steps' time, for no other known reason";
+    sm_percent: Number(60.0), 0.0 to 100.0, "%", "and at most this share of the SMs is active over the steps' time";
+    sm_running_percent: Number(70.0), 0.0 to 100.0, "%", "and at most this share while the program's own kernels run";
+    gap_percent: Number(20.0), 0.1 to 100.0, "%", "late launches: each GPU runs no kernel for at least this share of the steps' time, without another known cause";
     least_steps: Number(20.0), 2.0 to 1000000.0, "steps", "and each rank has timed at least this many steps";
-    copied_gb_s: Number(5.0), 0.0 to 1000.0, "GB/s", "and no more than this is copied over PCIe, both ways together";
+    copied_gb_s: Number(5.0), 0.0 to 1000.0, "GB/s", "and at most this rate of data is copied over PCIe, both directions together";
     cores_percent: Number(80.0), 0.0 to 100.0, "%", "and at least this much of a core is busy for each GPU";
 }
 

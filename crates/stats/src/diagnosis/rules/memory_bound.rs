@@ -8,9 +8,9 @@ pub(crate) const RULE: Rule = Rule {
     about: "kernels wait for the GPU's memory while the tensor pipes do little",
     class: Class::Application,
     evidence: "memory traffic and tensor activity of the GPUs (GPM), over all time and over the time in which the job's own kernels
-run. That time leaves out idleness and waiting in NCCL, which have causes of their own.",
-    why: "the tensor pipes are what the GPU was bought for; a kernel that only moves data leaves them without work.",
-    look_alikes: "work that has to move much memory for little arithmetic (inference at a small batch, embeddings, optimisers): the
+run. That time excludes idle time and waiting in NCCL, which have other causes.",
+    why: "most of the peak performance of a GPU is in its tensor pipes; kernels that only move data leave them idle.",
+    look_alikes: "work that moves much data for little arithmetic (inference at a small batch, embeddings, optimisers): the
 finding is right, and only fewer bytes help. Practical peaks are 80 to 90 % of the bandwidth.",
     fix: "fuse element-wise kernels (torch.compile), larger batches, fewer bytes per element",
     thresholds: Settings::KEYS,
@@ -21,7 +21,7 @@ finding is right, and only fewer bytes help. Practical peaks are 80 to 90 % of t
 thresholds! {
     dram_percent: Number(35.0), 0.0 to 100.0, "%", "over all time at least this much of the memory bandwidth is used";
     dram_running_percent: Number(55.0), 0.0 to 100.0, "%", "while the job's own kernels run, at least this much of it is used";
-    tensor_running_percent: Number(35.0), 0.0 to 100.0, "%", "meanwhile the tensor pipes are active for no more of the time than this";
+    tensor_running_percent: Number(35.0), 0.0 to 100.0, "%", "and the tensor pipes are active for at most this share of that time";
 }
 
 /// Uses only the time in which the job's own kernels run, because idle and waiting time would hide the limit.

@@ -34,7 +34,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         }
     }
     let Some((part, event)) = first else { return Vec::new() };
-    let others = if ranks > 1 { format!(", later on {ranks} ranks in all") } else { String::new() };
+    let others = if ranks > 1 { format!(", later on {ranks} ranks in total") } else { String::new() };
     let what = format!("the loss was not a number (NaN or infinite) in step {}{others}", event.step);
     let mut found = Found::new("high", part, what);
     found.since = Some(event.time);

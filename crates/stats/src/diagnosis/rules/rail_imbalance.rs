@@ -7,7 +7,7 @@ pub(crate) const RULE: Rule = Rule {
     about: "a rail carries far less than the other rails of its node",
     class: Class::Unknown,
     evidence: "bytes sent and received by each rail's port, as the sampler reads them, against the median of the node's rails. Ports
-count for the whole node: on a shared node other jobs' traffic is in it.",
+count for the whole node: on a shared node this includes the traffic of other jobs.",
     why: "NCCL spreads its traffic over all rails: one that carries less slows down each collective between nodes.",
     look_alikes: "a list in NCCL_IB_HCA that leaves the port out, a job that uses fewer GPUs than the node has rails, a port on a
 lower rate (`ib-rate`), a port with errors (`ib-errors`). Its cost is not known, so it is listed last.",
@@ -43,7 +43,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         for (hca, rail, rate) in rates.iter().filter(|(_, _, rate)| *rate < little) {
             let part = format!("{} r{rail} ({hca})", node.node);
             let what = format!(
-                "{part} carries {} where the node's other rails carry {}",
+                "{part} carries {}, the node's other rails carry {}",
                 byte_rate(*rate),
                 byte_rate(typical)
             );

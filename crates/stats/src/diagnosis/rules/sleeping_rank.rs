@@ -9,13 +9,13 @@ pub(crate) const RULE: Rule = Rule {
     id: "sleeping-rank",
     about: "a rank arrives late at the collectives of every step although its GPU is not slow",
     class: Class::Application,
-    evidence: "of each rank the time it waits in collectives (NCCL's profiler plugin): the straggler waits least, as the others
-wait for it. Of each GPU the time with any kernel: the straggler's is idle more than the others', which are busy with waiting. Both
-signs together give high confidence, one of them medium.",
+    evidence: "the time that each rank waits in collectives (NCCL's profiler plugin): the straggler waits least, because the others
+wait for it. The time that each GPU runs any kernel: the straggler's GPU is idle for longer, because waiting in NCCL counts as busy.
+Both together give high confidence, one alone medium.",
     why: "all other ranks wait in every step, and their GPUs look busy meanwhile.",
-    look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that computing
-hides: the GPU of such a rank has as many kernels as the others', and the rank is not reported. A job that stood still belongs to
-`hang`. If more than a quarter of the ranks are late, none is reported.",
+    look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that overlaps
+with computation: the GPU of such a rank runs kernels for as long as the others', and the rank is not reported. A job without any
+progress is reported by `hang`. If more than a quarter of the ranks are late, none is reported.",
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -26,8 +26,8 @@ thresholds! {
     least: Time(10), 0 to 3600, "time", "waits are judged after at least this much time in steps";
     waiting_percent: Number(5.0), 0.1 to 100.0, "%", "the median rank waits at least this much of the time";
     waits_percent: Number(30.0), 0.0 to 100.0, "%", "a straggler waits less than this much of what the median rank waits";
-    busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median GPU has kernels for at least this much of the time";
-    idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU has kernels for less of the time than the median by more than this";
+    busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median GPU runs kernels for at least this share of the time";
+    idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU runs kernels for a share of the time that is below the median by more than this";
 }
 
 /// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
@@ -62,7 +62,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
             (true, false) => "the others wait for it in NCCL",
             _ => "its GPU is idle while the others are busy",
         };
-        let what = format!("{name} arrives late in every step at a normal clock: {signs}");
+        let what = format!("{name} arrives late in every step (GPU clock normal): {signs}");
         let mut one = Found::new(confidence, name, what);
         one.costs = Some(costs.clamp(0.0, 1.0));
         found.push(one);

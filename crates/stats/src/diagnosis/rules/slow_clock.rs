@@ -12,7 +12,7 @@ pub(crate) const RULE: Rule = Rule {
 (activity times clock) and the power. A GPU is compared with the median of the job's other GPUs of the same model.",
     why: "ranks wait for each other in every step, so the whole job runs at the speed of its slowest GPU. The job loses as
 much speed as that GPU.",
-    look_alikes: "a GPU that has more work than the others: under a power cap it pays for it with its clock (of three H200s the one
+    look_alikes: "a GPU that has more work than the others: under a power cap its clock is then lower (of three H200s the one
 with half of the batch kept its 1,980 MHz, and the two others ran at 1,670). Where the tensor pipes are counted, such a GPU is not
 reported. Where only its power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
     fix: "exclude the node and have its power supply and cooling checked",
@@ -24,7 +24,7 @@ reported. Where only its power is known, it is reported with low confidence. An 
 thresholds! {
     below_percent: Number(6.0), 0.1 to 90.0, "%", "a GPU's clock is below the median of the others by at least this";
     busy_percent: Number(20.0), 0.0 to 100.0, "%", "a GPU with less activity is idle and not judged";
-    more_work_percent: Number(10.0), 0.0 to 1000.0, "%", "a GPU that does more work than the others by more than this may pay for it with its clock; the same of its power";
+    more_work_percent: Number(10.0), 0.0 to 1000.0, "%", "a GPU that does this much more work than the others, or draws this much more power, may have a lower clock for that reason";
     reason_percent: Number(5.0), 0.0 to 100.0, "%", "a reason that held the clock down for more of the time than this is named";
 }
 
@@ -63,7 +63,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         let (mut confidence, mut fix) = ("high", None);
         if let Some(times) = drew {
             // A defective or badly cooled GPU also draws more.
-            what += &format!("; or it has more to do: it draws {:.0} % more power", 100.0 * (times - 1.0));
+            what += &format!("; or it has more work: it draws {:.0} % more power", 100.0 * (times - 1.0));
             (confidence, fix) =
                 ("low", Some("give every rank the same work; if they have it, exclude the node"));
         }

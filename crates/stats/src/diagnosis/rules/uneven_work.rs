@@ -8,7 +8,7 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "tokens (else samples) per step of each rank, as the program reports them (docs/application-reports.md), against the
 median of the ranks. Needs three ranks with at least two steps.",
     why: "ranks with less work wait in every step for those with more.",
-    look_alikes: "a division of labour that is meant, as in a pipeline or with parameter servers: if more than a quarter of the ranks
+    look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
 differ, none is reported. Sequences of varying length even out over many steps.",
     fix: "give every rank the same batch",
     thresholds: Settings::KEYS,

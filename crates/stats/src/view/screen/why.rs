@@ -74,8 +74,8 @@ fn how(attempt: &Attempt) -> String {
         EndKind::Preempted => "PREEMPTED",
         EndKind::OutOfMemory => "OUT OF MEMORY",
         EndKind::NodeDied => "NODE DIED",
-        EndKind::MovedByGate => return "REFUSED BY THE GATE before it began".to_owned(),
-        EndKind::Requeued => "PUT BACK into the queue",
+        EndKind::MovedByGate => return "REFUSED BY THE GATE before it started".to_owned(),
+        EndKind::Requeued => "REQUEUED",
         EndKind::Hardware => "HARDWARE FAULT",
         EndKind::Application => "FAILED, looks like the application",
         EndKind::Unknown => "ENDED, could not tell why",
@@ -111,7 +111,7 @@ fn progress(attempt: &Attempt, time: UnixMillis) -> Option<String> {
     };
     let seconds = |from: UnixMillis, to: UnixMillis| span(float(to.saturating_sub(from)) / 1000.0);
     Some(match last > time {
-        true => format!("{many} went on for {}", seconds(time, last)),
+        true => format!("{many} continued for {}", seconds(time, last)),
         false => format!("{} after the last {one}", seconds(last, time)),
     })
 }
@@ -122,11 +122,8 @@ fn done(attempt: &Attempt) -> Vec<String> {
         attempt.nodes.iter().filter(did).map(|node| node.node.as_str()).collect()
     };
     let mut parts = Vec::new();
-    for (kind, what) in [
-        (ActKind::Drained, "drained"),
-        (ActKind::WouldDrain, "would have been drained"),
-        (ActKind::Breaker, "not drained, the breaker is open"),
-    ] {
+    for kind in [ActKind::Drained, ActKind::WouldDrain, ActKind::Breaker] {
+        let what = kind.title();
         match nodes(kind).as_slice() {
             [] => {}
             [one] => parts.push(format!("{} {what}", shorten(one, 24))),
@@ -136,10 +133,10 @@ fn done(attempt: &Attempt) -> Vec<String> {
     parts.extend(attempt.decision.as_ref().map(|decision| match decision.what {
         DecisionKind::Requeued => "requeued by railgate".to_owned(),
         DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
-        DecisionKind::Moved => "put back by Slurm".to_owned(),
+        DecisionKind::Moved => "requeued by Slurm".to_owned(),
         DecisionKind::Held => because("held", &decision.why, 100),
-        DecisionKind::Left => because("left as it was", &decided(attempt, decision), 140),
-        DecisionKind::Failed => because("not requeued", &decision.why, 100),
+        DecisionKind::Left => because("not requeued", &decided(attempt, decision), 140),
+        DecisionKind::Failed => because("requeue failed", &decision.why, 100),
     }));
     parts
 }
