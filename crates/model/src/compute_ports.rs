@@ -47,7 +47,8 @@ pub struct ComputePorts<'a> {
 
 impl<'a> ComputePorts<'a> {
     /// The compute ports, ports that none of them lacks, and, where these are fewer than `expected`, those left-out ports that
-    /// may be compute ports with a fault: at the rate of one, or not active, or beside a GPU at a lower rate, in this order.
+    /// may be compute ports with a fault: at the rate of one; or not active, or of unknown rate; or beside a GPU at a lower rate,
+    /// in this order.
     /// An active port at another rate to which no GPU is nearest is storage.
     pub fn at_least(&self, expected: usize) -> Vec<(&'a Hca, &'a Port)> {
         let mut found: Vec<_> = self.ports.iter().map(|port| (port.hca, port.port)).collect();
@@ -62,7 +63,7 @@ impl<'a> ComputePorts<'a> {
         let by_place = |left: &NotCompute<'_>| matches!(left.because, Because::Distance | Because::Layer);
         let _ = add(&|left| left.because == Because::Spare)
             || add(&|left| by_place(left) && is_active(left) && at_rate(left))
-            || add(&|left| by_place(left) && !is_active(left))
+            || add(&|left| by_place(left) && (!is_active(left) || left.port.rate_gbps.known().is_none()))
             || add(&|left| left.because == Because::Rate);
         found
     }
@@ -101,7 +102,7 @@ pub struct ComputePort<'a> {
     pub port: &'a Port,
     /// The PCI tree has its HCA.
     is_placed: bool,
-    /// To each GPU of [`ComputePorts::gpus`]; `None` where the tree has one of the two not.
+    /// To each GPU of [`ComputePorts::gpus`]; `None` if the PCI tree lacks the GPU or the HCA.
     pub distances: Vec<Option<Distance>>,
 }
 
@@ -225,7 +226,7 @@ impl<'a> Sorted<'a, '_> {
         });
     }
 
-    /// Leaves out what no GPU is nearest to: storage and management HCAs. HCAs of `missing` GPUs that left no trace are nearest
+    /// Leaves out ports that are nearest to no GPU: storage and management HCAs. HCAs of `missing` GPUs that left no trace are nearest
     /// to none either; they stay, or every rail behind them would get another number.
     fn keep_nearest(&mut self, missing: usize) {
         let gpus = self.found.gpus.len();
@@ -269,7 +270,8 @@ impl<'a> Sorted<'a, '_> {
         });
     }
 
-    /// Or another rate. Where no port is too many, a port of another rate is a compute port with a fault.
+    /// Among ports equally near, a storage port has another rate. If there are no more ports than compute ports, a port of another
+    /// rate is a compute port with a fault.
     fn keep_rate(&mut self) {
         let Some(rate) = self.usual_rate() else { return };
         let odd = |port: &ComputePort<'_>| port.rate().filter(|have| (have - rate).abs() > 0.5);
@@ -290,7 +292,7 @@ impl<'a> Sorted<'a, '_> {
         }
     }
 
-    /// Or it is one too many and has no cable.
+    /// Leaves out ports that are not active, if as many as expected are.
     fn drop_spare(&mut self) {
         let active: Vec<&Hca> =
             self.found.ports.iter().filter(|port| port.is_active()).map(|port| port.hca).collect();

@@ -5,7 +5,7 @@ use crate::{Gpu, PciAddress, PciDevice, Profile, Snapshot};
 /// A place where a GPU is or should be: pairs and order depend on it, so that a lost GPU moves nothing.
 #[derive(Clone, Debug)]
 pub struct GpuPlace<'a> {
-    /// `None` for a GPU that the PCI tree has and NVML has not.
+    /// `None` for a GPU that is in the PCI tree and that NVML does not list.
     pub gpu: Option<&'a Gpu>,
     pub address: Option<PciAddress>,
     /// Its function in the PCI tree.
