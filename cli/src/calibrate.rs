@@ -22,10 +22,10 @@ Examples:
   railgate calibrate -- python3 /usr/share/doc/railgate/gemm_load.py bf16 8192
   railgate calibrate --gpu 3 --for 60s -- ./my_load
 
-PROGRAM loads that GPU. Several times a second it prints what it has computed since its last such line:
-a type (bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored.
-The result is a table for railgate.toml on nodes with this GPU model. Use sizes and types like those of
-your jobs, on a GPU that no other process uses.
+PROGRAM loads that GPU. Several times a second it prints what it has computed since its last such line: a type \
+(bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored. The result is \
+a table for railgate.toml on nodes with this GPU model. Use sizes and types like those of your jobs, on a GPU \
+that no other process uses.
 
 Exit codes: 0 done, 2 wrong use, 3 could not tell (no GPM, no load)")]
 pub(crate) struct Args {

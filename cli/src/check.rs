@@ -13,17 +13,20 @@ use crate::{Site, exit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate check                                       this node, as the periodic check sees it
-  railgate check --simulate h100-sxm:gpu-lost@3        what that fault would look like
+  railgate check            this node, as the periodic check sees it
+  railgate check --simulate h100-sxm:gpu-lost@3
+      what that fault would look like
   railgate check --snapshot node.json --format json
   railgate check --list
-  railgate check --history                             findings of each check here, and drains
-  railgate check --phase periodic --drain              as HealthCheckProgram does
-  railgate check --drain --then /usr/sbin/nhc          the site's own check afterwards
+  railgate check --history  findings of each check here, and drains
+  railgate check --phase periodic --drain
+      as HealthCheckProgram does
+  railgate check --drain --then /usr/sbin/nhc
+      the site's own check afterwards
 
-Without --drain it changes nothing. With a non-default --config it also saves no state unless --drain
-is given. Run it as root: only root can read the kernel log and the GPUs' processes.
-It takes a second or less on a healthy node and at most `[gate] deadline` (30s).
+Without --drain it changes nothing. With a non-default --config it also saves no state unless --drain is given. \
+Run it as root: only root can read the kernel log and the GPUs' processes. It takes a second or less on a \
+healthy node and at most `[gate] deadline` (30s).
 
 Exit codes: 0 fit or degraded, 1 unfit, 2 wrong use or configuration, 3 could not tell.
 With --drain: 0 checked, and acted as policy allows; 2 as above.")]

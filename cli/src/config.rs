@@ -11,9 +11,10 @@ use crate::{Site, exit};
 #[command(after_help = "\
 Examples:
   railgate config check
-  railgate --config ./railgate.toml config check       before it is rolled out
-  railgate config show --origin                        every value, and the line that set it
-  railgate config show --node h200-3                   as on that node
+  railgate --config ./railgate.toml config check
+      before it is rolled out
+  railgate config show --origin       every value, and the line that set it
+  railgate config show --node h200-3  as on that node
 
 docs/configuration.md explains every key.")]
 pub(crate) struct Args {

@@ -22,17 +22,19 @@ use rules::{Finding, Level, RULES};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate doctor                     on a compute node, the controller or a login node
-  railgate doctor --fix-hints         lines for slurm.conf and plugstack.conf, ready to paste
+  railgate doctor  on a compute node, the controller or a login node
+  railgate doctor --fix-hints
+      lines for slurm.conf and plugstack.conf, ready to paste
   railgate doctor --fix-hints=slurm.conf > /etc/slurm/railgate.conf
-  railgate doctor --uninstall         where Slurm still starts railgate, and how to remove it
+  railgate doctor --uninstall
+      where Slurm still starts railgate, and how to remove it
   railgate doctor --format json
 
 It changes nothing. As root it checks more.
 
 Exit codes: 0 nothing is wrong, 1 something is, 2 wrong use, 3 nothing is wrong but something is unknown.
-With --uninstall: 0 no hook starts railgate, 1 at least one does, 3 none was found, and not everything
-could be read")]
+With --uninstall: 0 no hook starts railgate, 1 at least one does, 3 none was found, and not everything could be \
+read")]
 pub(crate) struct Args {
     /// Print the fragments of slurm.conf and plugstack.conf that railgate needs, and nothing else
     #[arg(long, value_name = "FILE", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "both")]

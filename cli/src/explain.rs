@@ -9,12 +9,13 @@ use crate::{Site, exit, node_story, output};
 #[command(after_help = "\
 Examples:
   railgate explain gpu-lost
-  railgate explain gpu-lost@3                          as in `sinfo -R`
-  railgate explain slow-clock                          a diagnosis rule, as in a report
-  railgate explain gn7                                 a node: its state, its findings, and jobs that failed on it
+  railgate explain gpu-lost@3  as in `sinfo -R`
+  railgate explain slow-clock  a diagnosis rule, as in a report
+  railgate explain gn7
+      a node: its state, its findings, and jobs that failed on it
 
-`railgate check --list` shows the ids of checks, `railgate report --rules` those of rules; docs/checks.md and
-docs/rules.md describe them all. For a node run it on the node itself (what its checks found) and on the
+`railgate check --list` shows the ids of checks, `railgate report --rules` those of rules; docs/checks.md and \
+docs/rules.md describe them all. For a node run it on the node itself (what its checks found) and on the \
 controller (the ledger of jobs).")]
 pub(crate) struct Args {
     /// Id of a check, as in a drain reason (`gpu-lost`, also `gpu-lost@3`), id of a diagnosis rule, as in a report

@@ -23,13 +23,14 @@ const MAX_WIRING: usize = 1 << 20;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate fabric                                      runs ibnetdiscover here, as root
-  railgate fabric --file fabric.txt                    output of ibnetdiscover on another machine
+  railgate fabric                    runs ibnetdiscover here, as root
+  railgate fabric --file fabric.txt  output of ibnetdiscover on another machine
   railgate fabric --nodes 'gn[001-064]' --format topology-tree --out topology.conf
-  railgate fabric --lldp lldp/*.json                   Ethernet: gn1.json is what `lldpctl -f json` printed on gn1
+  railgate fabric --lldp lldp/*.json
+      Ethernet: gn1.json is what `lldpctl -f json` printed on gn1
 
-Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell.
-A topology file is written regardless of faults, with exit code 0.")]
+Exit code: 0 all ports are where they should be, 1 some are not, 2 wrong use, 3 could not tell. A topology file \
+is written regardless of faults, with exit code 0.")]
 pub(crate) struct Args {
     /// Output of ibnetdiscover, instead of running it; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ibnetdiscover", "timeout", "hca", "name_map"])]

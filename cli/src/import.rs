@@ -24,13 +24,14 @@ enum From {
     /// An nhc.conf of LBNL's Node Health Check 1.4, with its own checks, Azure's, DeepOps' or yours
     #[command(after_help = "\
 Examples:
-  railgate import nhc /etc/nhc/nhc.conf                   the outcome of each line
-  railgate import nhc /etc/nhc/nhc.conf --out new         writes new/railgate.toml and what it needs
-  railgate --config new/railgate.toml check               tries it on this node
+  railgate import nhc /etc/nhc/nhc.conf      the outcome of each line
+  railgate import nhc /etc/nhc/nhc.conf --out new
+      writes new/railgate.toml and what it needs
+  railgate --config new/railgate.toml check  tries it on this node
 
-Each line has one of three outcomes: it has the same meaning in railgate.toml, it runs under NHC,
-or it is not imported, with the reason. The import only reads the file. What it writes drains no node
-until you turn that on. docs/from-nhc.md lists the checks.
+Each line has one of three outcomes: it has the same meaning in railgate.toml, it runs under NHC, or it is not \
+imported, with the reason. The import only reads the file. What it writes drains no node until you turn that on. \
+docs/from-nhc.md lists the checks.
 
 Exit codes: 0 done, 2 the file cannot be read, or the directory exists")]
     Nhc {

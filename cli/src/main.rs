@@ -46,13 +46,14 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  railgate check                                 is this node fit for jobs?
-  railgate explain gpu-lost                      what a drain reason means, and what to do
-  railgate report 48213                          what a job did, and why it ended
-  railgate check --simulate h100-sxm:gpu-lost@3  what such a fault looks like; no GPU, no root
+  railgate check             is this node fit for jobs?
+  railgate explain gpu-lost  what a drain reason means, and what to do
+  railgate report 48213      what a job did, and why it ended
+  railgate check --simulate h100-sxm:gpu-lost@3
+      what such a fault looks like; no GPU, no root
 
-Exit codes: 0 done, the node is fit or degraded; 1 the node is unfit; 2 wrong use, wrong
-configuration or a failure of railgate; 3 could not tell
+Exit codes: 0 done, the node is fit or degraded; 1 the node is unfit; 2 wrong use, wrong configuration or a \
+failure of railgate; 3 could not tell
 
 railgate COMMAND --help has more examples.";
 

@@ -15,13 +15,12 @@ use crate::{Site, exit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate nodes                                       what railgate holds, since when, why, what to do; unfit nodes that
-                                                       the breaker leaves in service
-  railgate nodes --all                                 also nodes drained by others
+  railgate nodes        drained by railgate, and unfit ones still in service
+  railgate nodes --all  also nodes drained by others
   railgate nodes --format json
 
-Asks slurmctld (sinfo). On the controller the ledger adds how many jobs failed on each node.
-`railgate explain NODE` shows the history of one node, `railgate readmit NODE` resumes it.")]
+Asks slurmctld (sinfo). On the controller the ledger adds how many jobs failed on each node. `railgate explain \
+NODE` shows the history of one node, `railgate readmit NODE` resumes it.")]
 pub(crate) struct Args {
     /// Also nodes that were drained by others
     #[arg(long)]

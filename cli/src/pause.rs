@@ -11,10 +11,10 @@ use crate::{Site, exit};
 #[command(after_help = "\
 Examples:
   railgate pause --for 2h --why 'driver update'
-  railgate pause                                       until `railgate resume`
+  railgate pause  until `railgate resume`
 
-On a node: nothing is drained from here and no job is refused. On the controller: no job is
-restarted, held or delayed. Needs root. A pause outlives a reboot.")]
+On a node: nothing is drained from here and no job is refused. On the controller: no job is restarted, held or \
+delayed. Needs root. A pause outlives a reboot.")]
 pub(crate) struct PauseArgs {
     /// How long (30m, 2h, 1day); until `railgate resume` if absent
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]

@@ -25,12 +25,12 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate profile record --id h200-cloud              on a healthy node, as root
+  railgate profile record --id h200-cloud  on a healthy node, as root
   railgate profile record --id h200-cloud --out /etc/railgate/profiles/h200-cloud.toml
   railgate profile record --id h200-cloud --snapshot node.json
 
-Keys that could not be read are left out, and the file has a comment for each: absent keys are not checked.
-Read the file, then set `profile = \"h200-cloud\"` for nodes like this one.
+Keys that could not be read are left out, and the file has a comment for each: absent keys are not checked. Read \
+the file, then set `profile = \"h200-cloud\"` for nodes like this one.
 
 Exit codes: 0 written; 1 the node is not healthy, with the reason; 2 wrong use.")]
 struct RecordArgs {

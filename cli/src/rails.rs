@@ -16,14 +16,16 @@ use crate::{Site, exit, output};
 Examples:
   railgate rails
   railgate rails --format env --explain
-  railgate rails --gpus 0-3 --format env               what a job with four GPUs would get
+  railgate rails --gpus 0-3 --format env  what a job with four GPUs would get
   railgate rails --gpus 4-7 --profile debug --format env
   railgate rails --format env --nccl 2.30.7 --net ofi
   railgate rails --simulate h200-sxm --format json
-  railgate rails --check /etc/nccl/topo.xml            would NCCL accept it, and does it match this machine
+  railgate rails --check /etc/nccl/topo.xml
+      would NCCL accept it, and does it match this machine
   railgate rails --check topo.xml --snapshot gn7.json --nccl 2.28.9
 
-Exit code with --check: 0 the file is right, 1 NCCL refuses it or it does not match this machine, 2 wrong use, 3 the machine could not be read.")]
+Exit code with --check: 0 the file is right, 1 NCCL refuses it or it does not match this machine, 2 wrong use, 3 \
+the machine could not be read.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,

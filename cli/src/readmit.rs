@@ -8,13 +8,14 @@ use crate::{Site, exit, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate readmit gn7                                 on gn7, as root, after the repair
-  ssh gn7 railgate readmit gn7                         from anywhere else
-  railgate readmit gn7 --repaired                      the part was reset or replaced without a reboot
+  railgate readmit gn7          on gn7, as root, after the repair
+  ssh gn7 railgate readmit gn7  from anywhere else
+  railgate readmit gn7 --repaired
+      the part was reset or replaced without a reboot
 
-Runs the checks of the prolog and of the periodic check. If both find the node fit or degraded, it resumes
-the node and records your name. It only resumes nodes that railgate drained, and none in a maintenance
-reservation or about to reboot.
+Runs the checks of the prolog and of the periodic check. If both find the node fit or degraded, it resumes the \
+node and records your name. It only resumes nodes that railgate drained, and none in a maintenance reservation \
+or about to reboot.
 Exit codes: 0 back in service (or it was not drained); 1 not resumed, with the reason; 2 wrong use.")]
 pub(crate) struct Args {
     /// The node, as Slurm calls it: this one

@@ -24,22 +24,26 @@ use crate::{Site, exit, fabric, output, prune};
 #[command(after_help = "\
 Examples:
   railgate report 48213
-  railgate report                                      my last job
-  railgate report --name pretrain                      your last job of that name
-  railgate report 48213_4                              a task of an array
-  railgate report 48213_[1-8]                          a line for each of these tasks; all: 48213 --array
-  railgate report 48213 --brief                        three lines, for a mail
+  railgate report                          my last job
+  railgate report --name pretrain          your last job of that name
+  railgate report 48213_4                  a task of an array
+  railgate report 48213_[1-8]
+      a line for each of these tasks; all: 48213 --array
+  railgate report 48213 --brief            three lines, for a mail
   railgate report 48213 --format html --out 48213.html
-  railgate report 48213 --format html --samples gn[1-4] --out 48213.html    with time lines of their GPUs
-  railgate report 48213 --live                         while it runs
-  railgate report 48213 --dir ./collected              parts collected by hand
+  railgate report 48213 --format html --samples gn[1-4] --out 48213.html
+      with time lines of their GPUs
+  railgate report 48213 --live             while it runs
+  railgate report 48213 --dir ./collected  parts collected by hand
 
-  railgate report 48213 --format json                  docs/report.md
-  railgate report --rules                              what reports can diagnose (docs/rules.md)
-  railgate report --prune                              removes old ones, for a timer (docs/report.md)
+  railgate report 48213 --format json      docs/report.md
+  railgate report --rules
+      what reports can diagnose (docs/rules.md)
+  railgate report --prune
+      removes old ones, for a timer (docs/report.md)
 
-A report is readable by the job's owner and root (`[report] access`). Times are UTC. If a node
-could not write its part to `[report] dir`, run this there as root: --dir /var/lib/railgate/reports.
+A report is readable by the job's owner and root (`[report] access`). Times are UTC. If a node could not write \
+its part to `[report] dir`, run this there as root: --dir /var/lib/railgate/reports.
 
 Exit codes: 0 shown; 2 wrong use; 3 the job is unknown, or belongs to another user")]
 pub(crate) struct Args {

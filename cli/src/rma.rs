@@ -14,13 +14,14 @@ use crate::{Site, exit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate rma gn7 --out gn7.json                      on gn7, as root: everything in one file
-  railgate rma gn7                                     the same as a page, for the ticket
-  railgate rma gn7 --snapshot node.json                from a recorded node, on any machine
+  railgate rma gn7 --out gn7.json  on gn7, as root: everything in one file
+  railgate rma gn7                 the same as a page, for the ticket
+  railgate rma gn7 --snapshot node.json
+      from a recorded node, on any machine
 
-It has serial numbers, UUIDs, versions, ECC and row remap counts, links, Xids and SXids with their times
-and kernel lines, and findings of railgate's checks. It has no user names, processes or addresses, except
-in lines of the driver.")]
+It has serial numbers, UUIDs, versions, ECC and row remap counts, links, Xids and SXids with their times and \
+kernel lines, and findings of railgate's checks. It has no user names, processes or addresses, except in lines \
+of the driver.")]
 pub(crate) struct Args {
     /// The node, as Slurm calls it: this one, unless --snapshot or --simulate is given
     node: String,

@@ -10,9 +10,9 @@ Examples:
   railgate check --simulate h100-sxm:gpu-lost@3,ib-port-down@mlx5_2
   railgate rails --simulate h200-sxm --format env
 
-A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE the fault is
-at the place that --list shows. A fault that no check reads leaves the node fit. Faults of mounts are
-found if `[gate.checks.mounts] required` names the mount.")]
+A node is written PROFILE, or PROFILE:FAULT@WHERE,FAULT@WHERE; without @WHERE the fault is at the place that \
+--list shows. A fault that no check reads leaves the node fit. Faults of mounts are found if \
+`[gate.checks.mounts] required` names the mount.")]
 pub(crate) struct Args {
     /// Show the machine types, those of this site included, and the faults
     #[arg(long)]

@@ -7,12 +7,12 @@ use crate::{Site, exit, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate snapshot --out node.json                    as root: also reads the kernel log
-  railgate check --snapshot node.json                  check it, on any machine
+  railgate snapshot --out node.json    as root: also reads the kernel log
+  railgate check --snapshot node.json  check it, on any machine
   railgate snapshot --simulate h100-sxm:gpu-lost@3
 
-With --out it prints each part, how long reading it took, and what is missing. The file holds
-serial numbers, UUIDs and process names.")]
+With --out it prints each part, how long reading it took, and what is missing. The file holds serial numbers, \
+UUIDs and process names.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,

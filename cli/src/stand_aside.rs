@@ -15,8 +15,8 @@ Examples, inside a job:
   railgate yield -- nsys profile -o out python3 train.py
   railgate yield -- ncu --set full ./step
 
-The report shows for how long sampling was paused. railgate's counters do not normally disturb Nsight;
-use this to rule them out. The exit code is the program's.")]
+The report shows for how long sampling was paused. railgate's counters do not normally disturb Nsight; use this \
+to rule them out. The exit code is the program's.")]
 pub(crate) struct Args {
     /// The job [default: the current one, from SLURM_JOB_ID]
     #[arg(long, value_name = "JOBID")]

@@ -34,9 +34,9 @@ Examples:
   railgate template show torchrun-multinode --set nodes=4 --set time=48:00:00 --set partition=h100
   railgate template show array --set array=1-100%16 --set 'TRAIN=python sweep.py'
 
-A KEY in small letters is an option of sbatch, one in capitals a variable of the script; `show NAME --keys`
-lists what a template has. A site's own templates lie in /etc/railgate/sbatch-templates/NAME.sbatch; one
-with the name of a built-in one takes its place.")]
+A KEY in small letters is an option of sbatch, one in capitals a variable of the script; `show NAME --keys` \
+lists what a template has. A site's own templates lie in /etc/railgate/sbatch-templates/NAME.sbatch; one with \
+the name of a built-in one takes its place.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,

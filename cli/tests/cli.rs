@@ -173,6 +173,48 @@ fn shared_help_text_fits_all_commands() {
 }
 
 #[test]
+fn examples_in_help_fit_a_terminal_of_80_columns() {
+    let cli = Cli::new("");
+    let commands: [&[&str]; 21] = [
+        &[],
+        &["calibrate"],
+        &["check"],
+        &["config"],
+        &["doctor"],
+        &["explain"],
+        &["fabric"],
+        &["import"],
+        &["import", "nhc"],
+        &["nodes"],
+        &["pause"],
+        &["profile", "record"],
+        &["rails"],
+        &["readmit"],
+        &["report"],
+        &["rma"],
+        &["simulate"],
+        &["snapshot"],
+        &["template"],
+        &["template", "show"],
+        &["yield"],
+    ];
+    for words in commands {
+        let output = cli.command(&[words, &["--help"]].concat()).env("COLUMNS", "80").output().unwrap();
+        let help = out(&output);
+        let (_, examples) = help.split_once("\nExample").unwrap();
+        let mut before = "";
+        for line in examples.lines().skip(1).take_while(|line| !line.is_empty()) {
+            // A command may need two lines; a comment that does is in the place of a command then.
+            let is_rest =
+                line.starts_with("  ") && !line.starts_with("   ") && !line.starts_with("  railgate");
+            let had_comment = before.trim().contains("  ");
+            assert!(!is_rest || line.starts_with("  ssh") || !had_comment, "{words:?}: {before:?} {line:?}");
+            before = line;
+        }
+    }
+}
+
+#[test]
 fn findings_go_to_standard_output_and_errors_to_standard_error() {
     let cli = Cli::new("");
     let unfit = cli.run(&["check", "--simulate", "h100-sxm:gpu-lost@3"]);
