@@ -57,7 +57,7 @@ railgate_saved() {
 # Why Slurm ended the job, if it did.
 railgate_ask() {
     local state="" reason="" restarts=""
-    read -r state restarts reason < <(timeout 5 squeue -h -j "$railgate_id" -O State:20,RestartCnt:10,Reason:60) || :
+    read -r state restarts reason < <(timeout 10 squeue -h -j "$railgate_id" -O State:20,RestartCnt:10,Reason:60) || :
     if [ -z "$state" ] || [ "$state" = RUNNING ]; then return 0; fi
     if [ "$restarts" -gt "${SLURM_RESTART_COUNT:-0}" ]; then
         railgate_outcome="requeued or preempted; the job goes back into the queue"
@@ -69,7 +69,7 @@ railgate_ask() {
         elif [ -n "${AGAIN:-}" ]; then
             railgate_outcome+=": nothing told the program to save before (--signal=B:USR1@300)"
         fi
-    elif [ -n "$(timeout 5 squeue -h -j "$railgate_id" -t PREEMPTED)" ]; then
+    elif [ -n "$(timeout 10 squeue -h -j "$railgate_id" -t PREEMPTED)" ]; then
         railgate_outcome="preempted; not requeued"
     elif [ "$reason" = None ]; then
         railgate_outcome="cancelled"

@@ -30,7 +30,7 @@ const DIFFERENT: [(&str, &str); 14] = [
     ("srun, salloc and --no-requeue after a failed prolog", "unfit::"),
     ("EpilogSlurmctld's variables, delay of a requeued job", "requeue::a_job_whose_gpu_dies"),
     ("the exit status of an attempt whose node died", "node_death::a_job_survives"),
-    ("MaxBatchRequeue", "node_death::a_job_that_the_gate_moved"),
+    ("MaxBatchRequeue", "node_death::a_job_moved_ten_times"),
     ("reconfiguring while a prolog runs", "controller_away::reconfiguring"),
     ("the steps' exit code in the epilog", "profiler::"),
     ("a real Apptainer, which only sid has", "apptainer::"),
