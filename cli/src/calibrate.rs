@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use railgate_child::Said;
 use railgate_model::{GpuId, Reading, Watched, WatchedGpu};
+use railgate_node_report::usage::peaks::{Model, model};
 use railgate_probe::GpuWatch;
-use railgate_stats::usage::peaks::{Model, model};
 use railgate_text::{Lines, put, toml_text};
 
 use crate::output::say;

@@ -1,4 +1,4 @@
-use railgate_stats::diagnosis;
+use railgate_diagnosis as diagnosis;
 use railgate_text::{Lines, did_you_mean};
 
 use crate::offered::Offered;

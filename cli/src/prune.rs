@@ -1,8 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use railgate_stats::ReportConfig;
-use railgate_stats::store::{Retention, Swept, sweep};
+use railgate_store::{ReportConfig, Retention, Swept, sweep};
 
 use crate::exit;
 use crate::output::{complain, say};

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
+use railgate_diagnosis::{RULES, Rule};
 use railgate_fabric::cable_table;
-use railgate_slurm::{Client, JobRef, JobState, ListedJob, TypedJob, hostlist};
-use railgate_stats::diagnosis::{RULES, Rule};
-use railgate_stats::{
-    DownNode, EndKind, JobReport, ReportAccess, ReportConfig, SlurmView, brief, html, html_with, json, live,
-    redacted, redacted_html, redacted_json, store, text,
+use railgate_node_report::{DownNode, SlurmView};
+use railgate_report::{
+    EndKind, JobReport, brief, html, html_with, json, live, redacted, redacted_html, redacted_json, text,
 };
+use railgate_slurm::{Client, JobRef, JobState, ListedJob, TypedJob, hostlist};
+use railgate_store::{ReportAccess, ReportConfig, load_course};
 use railgate_text::{Lines, put};
 
 use self::which::{Asked, One, Sources, Which};
@@ -233,7 +234,7 @@ fn overview(config: &ReportConfig, tasks: Vec<ListedJob>, args: &Args) -> anyhow
         .map(|task| {
             let report = array::has_begun(task).then(|| {
                 let (cluster, slurm) = (args.cluster.as_deref(), Some(array::view(task)));
-                store::load(config, &args.dir, cluster, task.job, owner, slurm, &expand)
+                railgate_report::load(config, &args.dir, cluster, task.job, owner, slurm, &expand)
             });
             (task.clone(), report)
         })
@@ -252,7 +253,7 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
         let read = match attempt {
             Some(attempt) => {
                 let job = (report.cluster.as_str(), report.job, attempt.attempt);
-                store::load_course(config, &args.dir, job, report.uid, &node)
+                load_course(config, &args.dir, job, report.uid, &node)
             }
             None => Err("no part of this job's report".to_owned()),
         };
@@ -288,7 +289,8 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
     let slurm = state.map(slurm_view).or_else(ended);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
-    let load = |slurm| store::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    let load =
+        |slurm| railgate_report::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
     let mut report = load(slurm);
     if let Some(down) = down(client, &report)
         && let Some(view) = report.slurm.take()

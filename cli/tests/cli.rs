@@ -434,7 +434,7 @@ fn one_part() -> tempfile::TempDir {
         allocation: railgate_model::Allocation::NoGpus,
         partition: "gpu".to_owned(),
     };
-    let part = railgate_stats::NodeReport::new("alpha", "n1", job, 0, 1_800_000_000_000);
+    let part = railgate_node_report::NodeReport::new("alpha", "n1", job, 0, 1_800_000_000_000);
     std::fs::write(attempt.join("n1.json"), serde_json::to_vec(&part).unwrap()).unwrap();
     place
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use railgate_model::{Allocation, Job};
-use railgate_stats::NodeReport;
+use railgate_node_report::NodeReport;
 
 /// Slurm's programs, a report directory and a configuration.
 struct Site {

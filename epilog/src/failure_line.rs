@@ -8,12 +8,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use railgate_model::Severity;
+use railgate_node_report::NodeReport;
+use railgate_node_report::application::AppEventKind;
 use railgate_runner::{Hook, acting, append_to_output};
 use railgate_slurm::hostlist::expand;
 use railgate_slurm::{Acting, Client};
-use railgate_stats::NodeReport;
-use railgate_stats::application::AppEventKind;
-use railgate_stats::store::{Asked, NodeWord, load_words, programs_xid as programs_xid_on};
+use railgate_store::{Asked, NodeWord, load_words, programs_xid as programs_xid_on};
 
 /// Deadline of all Slurm commands for this line.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -129,8 +129,8 @@ fn first_nan(report: &NodeReport) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use railgate_model::{Class, Finding};
-    use railgate_stats::application::{AppEvent, Application, RankApplication};
-    use railgate_stats::{EvidenceItem, Exit};
+    use railgate_node_report::application::{AppEvent, Application, RankApplication};
+    use railgate_node_report::{EvidenceItem, Exit};
 
     use super::*;
 
@@ -233,8 +233,8 @@ mod tests {
         let (profile, faults) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
         let now = railgate_simulate::simulated_node(&profile, &faults, "n1");
         let gpus = railgate_model::Allocation::Gpus((0..8).map(railgate_model::GpuId::Index).collect());
-        let held = railgate_stats::RunGpus::resolve(&gpus, None, &now, &[]);
-        report.gpus = railgate_stats::gpu_uses(None, &now, &held);
+        let held = railgate_node_report::RunGpus::resolve(&gpus, None, &now, &[]);
+        report.gpus = railgate_node_report::gpu_uses(None, &now, &held);
         let own = report.gpus[2].pci.known().copied();
         report.kernel.xids[0].gpu = own;
         let said = failure_line(&report, || true).unwrap();

@@ -15,15 +15,16 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use railgate_model::{Allocation, Job, KernelMark, Phase, Snapshot};
+use railgate_node_report::comm::refer;
+use railgate_node_report::{
+    Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
+};
 use railgate_rundir::Run;
 use railgate_runner::{
     Hook, Purpose, application, check_node, communication, drain, forget_job, guarded, now, record,
 };
 use railgate_slurm::ExitCodes;
-use railgate_stats::comm::refer;
-use railgate_stats::{
-    Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses, store::store,
-};
+use railgate_store::store;
 
 fn main() -> ExitCode {
     let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK]].concat();

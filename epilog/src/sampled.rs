@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use railgate_model::UnixMillis;
+use railgate_node_report::usage::{joined, moment, summarize};
+use railgate_node_report::{NodeReport, Tasks, applied, transport};
 use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, now};
 use railgate_slurm::hostlist::expand;
-use railgate_stats::store::store_samples;
-use railgate_stats::usage::{joined, moment, summarize};
-use railgate_stats::{NodeReport, Tasks, applied, transport};
+use railgate_store::store_samples;
 
 /// Results of the run's sampler.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-use railgate_stats::{Exit, NodeReport};
+use railgate_node_report::{Exit, NodeReport};
 
 /// A line for the report after a crash: railgate's library was loaded in the process, whether or not it is the cause.
 pub(crate) fn suspicion(report: &NodeReport) -> Option<String> {

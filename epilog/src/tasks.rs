@@ -3,9 +3,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use railgate_child::Task;
+use railgate_node_report::{SetBy, StepEnv, StepSetting};
 use railgate_rundir::{Root, RunDir, Used, UserDir, Winner};
 use railgate_runner::Hook;
-use railgate_stats::{SetBy, StepEnv, StepSetting};
 
 const READ: &str = "read-steps";
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use railgate_model::{Allocation, Job, PciAddress};
+use railgate_node_report::EvidenceItem;
 use railgate_runner::Hook;
 use railgate_slurm::{Client, cpus_of_node};
-use railgate_stats::EvidenceItem;
 
 /// Longest wait for slurmctld's answer; without it the fault is not attributed to the job.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use railgate_stats::application::read;
+use railgate_node_report::application::read;
 
 /// Size and header of the helper's file, version 1.
 const SIZE: usize = 12_288;
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
         let text = serde_json::to_string(&rank).expect("plain data");
         assert!(text.len() < 64 << 10, "{} bytes", text.len());
         // NaN and infinity serialize to null, which no reader accepts as a number.
-        let back: railgate_stats::application::RankApplication =
+        let back: railgate_node_report::application::RankApplication =
             serde_json::from_str(&text).expect("what was written is read");
         assert_eq!(back.steps, rank.steps);
         assert!(rank.events.len() <= 64, "{}", rank.events.len());

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use railgate_rankfile::{BYTES, MAGIC, RankFile, VERSION};
-use railgate_stats::comm::gather;
+use railgate_node_report::comm::gather;
 
 /// Each change takes ten bytes: the index of a word, little-endian, and its new value.
 fn bent(changes: &[u8]) -> Vec<u8> {
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let found = gather(&[file.clone(), file], Vec::new());
     let text = serde_json::to_string(&found).expect("plain data");
-    let back: railgate_stats::Communication = serde_json::from_str(&text).expect("what was written is read");
+    let back: railgate_node_report::Communication = serde_json::from_str(&text).expect("what was written is read");
     assert_eq!(back.collectives.len(), found.collectives.len());
     for row in &found.collectives {
         let figures = [row.busbw_gb_s, row.busbw_back_to_back_gb_s, row.error_percent, row.min_s, row.max_s];

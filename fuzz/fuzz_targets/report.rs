@@ -12,11 +12,10 @@ use libfuzzer_sys::fuzz_target;
 use railgate_simulate::{parse, simulated};
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_rails::rail_map;
-use railgate_stats::{
-    Exit, JobReport, Look, NodeReport, Parts, ReportConfig, RunGpus, SlurmView, Window, evidence, gpu_uses, html, json,
-    kernel_events, port_uses, text,
-};
 use serde_json::{Value, json};
+use railgate_node_report::{Exit, Look, NodeReport, RunGpus, SlurmView, Window, evidence, gpu_uses, kernel_events, port_uses};
+use railgate_report::{JobReport, html, json, text};
+use railgate_store::{Parts, ReportConfig};
 
 /// A tag that must never be in a page unescaped.
 const TAG: &str = "<script>alert";
@@ -44,7 +43,7 @@ static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {
         },
     );
     part.end = Some(after.taken);
-    part.kernel = kernel_events(&after, part.start, &part.job, &railgate_stats::StatsConfig::default());
+    part.kernel = kernel_events(&after, part.start, &part.job, &railgate_node_report::StatsConfig::default());
     let held = RunGpus::resolve(&part.job.allocation, Some(&before), &after, &[]);
     part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &held, Some(&map));
     part.window = Some(Window { start: before.taken, end: after.taken });

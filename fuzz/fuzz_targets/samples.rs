@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use railgate_stats::usage::format::{Head, HeadGpu, HeadRail, Record, Records};
-use railgate_stats::usage::{joined, moment, summarize, timeline};
+use railgate_node_report::usage::format::{Head, HeadGpu, HeadRail, Record, Records};
+use railgate_node_report::usage::{joined, moment, summarize, timeline};
 
 /// The format's checksum: CRC-32 of kind and payload.
 fn sum(kind: u8, payload: &[u8]) -> u32 {
@@ -61,7 +61,7 @@ fuzz_target!(|bytes: &[u8]| {
                 }
                 let text = serde_json::to_string(&usage).expect("plain data");
                 // NaN and infinity serialize to null, which no reader accepts as a number.
-                let back: railgate_stats::Usage =
+                let back: railgate_node_report::Usage =
                     serde_json::from_str(&text).expect("what was written is read");
                 assert_eq!(back.gpus.len(), usage.gpus.len());
             }

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use railgate_model::Setting;
+use railgate_node_report::StatsConfig;
 use railgate_rails::{NcclRange, NcclVersion, RailsConfig};
 use railgate_rundir::{NcclConf, NcclEnv, ProfilerChoice, ReleaseSetting, TaskSetting};
-use railgate_stats::StatsConfig;
 
 /// The site's configuration file for NCCL. Only root can write in /etc.
 const SITE_CONF: &str = "/etc/nccl.conf";

@@ -14,10 +14,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use railgate_model::{Allocation, Phase};
+use railgate_node_report::{Look, NodeReport, Options};
 use railgate_runner::{Hook, Purpose, check_node, drain, guarded, now, record, start_sampler};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
-use railgate_stats::store::store_start;
-use railgate_stats::{Look, NodeReport, Options};
+use railgate_store::store_start;
 
 /// Deadline of all queries to slurmctld after the drain together. Beyond PrologEpilogTimeout Slurm would kill the
 /// prolog and drain the node itself, even if the breaker has just forbidden that.

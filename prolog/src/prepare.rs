@@ -1,12 +1,12 @@
 use std::time::{Duration, Instant};
 
 use railgate_model::{Action, Allocation, JobGpus, UnixMillis};
+use railgate_node_report::NodeReport;
 use railgate_rails::{JobShape, environment, net, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
 use railgate_runner::{CheckRun, Hook, kernel_mark};
 use railgate_slurm::hostlist::expand;
-use railgate_stats::NodeReport;
-use railgate_stats::store::{Asked, NodeWord, Words, load_nodelist, load_words};
+use railgate_store::{Asked, NodeWord, Words, load_nodelist, load_words};
 
 use crate::handed_over;
 

@@ -1,7 +1,7 @@
 use railgate_model::{Phase, Verdict};
+use railgate_node_report::{Act, ActKind, NodeReport, finding_for_reader};
 use railgate_runner::{Hook, notify_owner, now};
 use railgate_slurm::{Client, DrainOutcome, JobRef, OnBreaker, OwnersView, Reason};
-use railgate_stats::{Act, ActKind, NodeReport, finding_for_reader};
 
 /// Whether the prolog must fail, so that Slurm moves the job. Called after the verdict `unfit` was acted on.
 ///

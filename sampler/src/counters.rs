@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
+use railgate_metrics::JobFile;
 use railgate_model::{Allocation, GpuId, GpuSamples, UnixMillis, XidEvent};
+use railgate_node_report::usage::format::{End, Head, HeadGpu, HeadRail};
+use railgate_node_report::usage::{GpuField, Sample, State, Values};
 use railgate_probe::{GpuWatch, JobGroup, job_is_stopped, own_memory_mib};
-use railgate_stats::metrics::JobFile;
-use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail};
-use railgate_stats::usage::{GpuField, Sample, State, Values};
 
 use crate::clock::Clock;
 use crate::fields::{all_lacking, head_gpu, lacking, values};
@@ -322,8 +322,8 @@ impl Counters {
 }
 
 /// Whether GPUs and CPUs are idle: only then is it worth checking whether all processes are stopped.
-fn quiet(gpus: &[Values<GpuField>], host: &Values<railgate_stats::usage::HostField>) -> bool {
-    let cores = host.mean(railgate_stats::usage::HostField::Cpu);
+fn quiet(gpus: &[Values<GpuField>], host: &Values<railgate_node_report::usage::HostField>) -> bool {
+    let cores = host.mean(railgate_node_report::usage::HostField::Cpu);
     !busy(gpus) && cores.is_none_or(|cores| cores < 0.05)
 }
 
@@ -354,8 +354,8 @@ fn head_rail(rail: &railgate_model::Rail) -> HeadRail {
 mod tests {
     use std::cell::Cell;
 
+    use railgate_node_report::usage::{Usage, summarize};
     use railgate_runner::SAMPLER_FILES;
-    use railgate_stats::usage::{Usage, summarize};
 
     use super::*;
 

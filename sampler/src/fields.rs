@@ -1,8 +1,8 @@
 //! Maps readings of a GPU to fields of a sample.
 
 use railgate_model::{GpuSample, Reading, WatchedGpu};
-use railgate_stats::usage::format::HeadGpu;
-use railgate_stats::usage::{Field, GpuField, Values};
+use railgate_node_report::usage::format::HeadGpu;
+use railgate_node_report::usage::{Field, GpuField, Values};
 
 /// A GPU in the head of the files; its missing fields are known after the first sample.
 pub(crate) fn head_gpu(gpu: &WatchedGpu) -> HeadGpu {

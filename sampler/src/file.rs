@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use railgate_fsutil::nofollow;
 use railgate_model::UnixMillis;
+use railgate_node_report::usage::format::{End, Head, Note, Record, Records, whole_bytes};
+use railgate_node_report::usage::{Fold, GpuField, RailField, Sample};
 use railgate_runner::{SAMPLER_FILES, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES};
-use railgate_stats::usage::format::{End, Head, Note, Record, Records, whole_bytes};
-use railgate_stats::usage::{Fold, GpuField, RailField, Sample};
 
 /// Samples of this period are folded into one, seconds.
 const MINUTE_S: f64 = 60.0;

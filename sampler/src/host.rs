@@ -1,6 +1,6 @@
 use railgate_model::Reading;
+use railgate_node_report::usage::{HostField, Values};
 use railgate_probe::GroupUse;
-use railgate_stats::usage::{HostField, Values};
 
 /// The job's cgroup between two samples.
 #[derive(Debug, Default)]

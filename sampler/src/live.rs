@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 use railgate_child::{Task, become_user};
+use railgate_node_report::comm::refer;
+use railgate_node_report::usage::{moment, summarize};
+use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
     Loaded, Places, SAMPLER_FILES, SAMPLER_TASKS, application, communication, node_name, now,
 };
-use railgate_stats::comm::refer;
-use railgate_stats::store::store_live;
-use railgate_stats::usage::{moment, summarize};
-use railgate_stats::{Application, Communication, NodeReport, Tasks, applied};
+use railgate_store::store_live;
 
 use crate::run::Mine;
 

@@ -2,9 +2,9 @@ use std::time::{Duration, Instant};
 
 use railgate_child::{Task, become_user};
 use railgate_model::JobProcesses;
+use railgate_node_report::{JOB_NAME, StatsConfig, Tasks};
 use railgate_probe::{JobLook, job_processes};
 use railgate_runner::{SAMPLER_TASKS, now};
-use railgate_stats::{JOB_NAME, StatsConfig, Tasks};
 
 use crate::run::{Mine, PROC};
 

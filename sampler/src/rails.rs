@@ -1,9 +1,9 @@
 use std::path::{Path, PathBuf};
 
 use railgate_model::Reading;
+use railgate_node_report::usage::format::HeadRail;
+use railgate_node_report::usage::{RailField, Values};
 use railgate_probe::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
-use railgate_stats::usage::format::HeadRail;
-use railgate_stats::usage::{RailField, Values};
 
 /// Interval of reading error counters, seconds. There are twenty files for each port, and reading one may be a
 /// command to its firmware.

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use railgate_metrics::JobFile;
+use railgate_node_report::NodeReport;
 use railgate_rundir::{Root, RunDir};
 use railgate_runner::{
     Config, Loaded, Places, SAMPLER_END, SAMPLER_SOCKET, YIELD_SOCKET, node_name, start_logging, switches,
 };
-use railgate_stats::NodeReport;
-use railgate_stats::metrics::JobFile;
 
 /// The job's processes are always those of this machine, even if a test simulates its hardware.
 pub(crate) const PROC: &str = "/proc";

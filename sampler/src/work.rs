@@ -4,11 +4,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use railgate_child::{Task, become_user};
+use railgate_metrics::WorkNow;
+use railgate_node_report::NodeReport;
+use railgate_node_report::usage::format::Head;
+use railgate_node_report::usage::peaks::SiteModel;
 use railgate_runner::{application, communication, now};
-use railgate_stats::NodeReport;
-use railgate_stats::metrics::WorkNow;
-use railgate_stats::usage::format::Head;
-use railgate_stats::usage::peaks::SiteModel;
 use serde::{Deserialize, Serialize};
 
 use crate::run::Mine;

@@ -5,7 +5,7 @@
 
 Needs an idle NVIDIA GPU with GPM, PyTorch and root, on a disposable machine. Starts the sampler as the prolog does, at its
 default rate, runs GEMMs whose work is counted on the host, parses the sample files as documented
-(crates/stats/src/usage/format.rs), and prints the table of docs/accuracy.md. GPM does not distinguish bf16, fp16, tf32 and fp8:
+(crates/node-report/src/usage/format.rs), and prints the table of docs/accuracy.md. GPM does not distinguish bf16, fp16, tf32 and fp8:
 the type is given here. After SIGTERM (`timeout`) it prints the table of the finished cases and exits with 1.
 """
 
@@ -20,7 +20,7 @@ import sys
 import time
 import zlib
 
-# As in crates/stats/src/usage/peaks.rs.
+# As in crates/node-report/src/usage/peaks.rs.
 BF16, CLOCK, ACTIVITY_PER_WORK, SMS, FP32 = 989.4, 1830.0, 1.103, 132, 256
 RATE = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 # None of these sizes was used for the calibration (1024, 2048, 4096, 5120, 8192, 12288). Type, size, share of a cycle's

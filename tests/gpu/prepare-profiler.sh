@@ -16,7 +16,7 @@ mkdir -p "$kit"
 cargo zigbuild --release -p nccl-profiler-railgate --target x86_64-unknown-linux-gnu.2.17
 cp "$built"/x86_64-unknown-linux-gnu/release/libnccl_profiler_railgate.so "$kit/"
 cargo build -p railgate-rankfile --example show
-cargo build -p railgate-stats --example collectives
+cargo build -p railgate-node-report --example collectives
 cp "$built"/debug/examples/{show,collectives} "$kit/"
 # Machines with GPUs may have CUDA's compiler but no development files of the C library.
 for name in null-profiler turns; do

@@ -9,7 +9,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every package outside of `tests/`, without `railgate-`; the packages of the workspace that it may use; the rule.
-/// From the lowest to the highest: a row names only crates of rows above it. Dev-dependencies are free.
+/// From the lowest to the highest: a row names only crates of rows above it. Dev-dependencies are free, and so are
+/// optional ones: only the feature `testing` of a crate may turn one on, and only dev-dependencies may ask for it.
 const MAY_USE: &[(&str, &[&str], &str)] = &[
     ("text", &[], "`text` is the lowest crate"),
     ("rankfile", &[], "`rankfile` runs inside training processes: it brings no other crate with it"),
@@ -43,9 +44,29 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`slurm` carries a verdict to Slurm: it neither judges nor reports",
     ),
     (
-        "stats",
-        &["child", "fsutil", "model", "rankfile", "text"],
-        "`stats` reports what it receives as data: it neither judges nodes, nor asks Slurm, nor reads devices",
+        "node-report",
+        &["model", "rankfile", "text"],
+        "`node-report` is plain data about a job on a node, made from snapshots and samples: no directories, no pages",
+    ),
+    (
+        "diagnosis",
+        &["model", "node-report"],
+        "`diagnosis` is pure: all that a rule needs is in the node reports",
+    ),
+    (
+        "store",
+        &["child", "diagnosis", "fsutil", "model", "node-report", "text"],
+        "`store` writes, reads and sweeps files of reports; of `diagnosis` it uses only the table `[report.rules]`",
+    ),
+    (
+        "metrics",
+        &["diagnosis", "fsutil", "model", "node-report", "text"],
+        "`metrics` writes figures for Prometheus: it reads no reports and makes no pages",
+    ),
+    (
+        "report",
+        &["diagnosis", "model", "node-report", "rankfile", "store", "text"],
+        "`report` explains a job to people, from its records: it neither judges nodes, nor asks Slurm, nor reads devices",
     ),
     (
         "runner",
@@ -53,14 +74,16 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "child",
             "fsutil",
             "gate",
+            "metrics",
             "model",
+            "node-report",
             "probe",
             "profiles",
             "rails",
             "rankfile",
             "rundir",
             "slurm",
-            "stats",
+            "store",
             "text",
             "topology-check",
         ],
@@ -79,41 +102,57 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "prolog",
-        &["gate", "model", "probe", "rails", "rundir", "runner", "slurm", "stats"],
+        &["gate", "model", "node-report", "probe", "rails", "rundir", "runner", "slurm", "store"],
         "`railgate-prolog` runs before every job: it stays small, and `runner` does what others do as well",
     ),
     (
         "epilog",
-        &["child", "model", "probe", "rundir", "runner", "slurm", "stats"],
+        &["child", "model", "node-report", "probe", "rundir", "runner", "slurm", "store"],
         "`railgate-epilog` has no knowledge of checks or wiring beyond what `runner` offers",
     ),
     (
         "epilog-ctld",
-        &["child", "fsutil", "gate", "model", "probe", "runner", "slurm", "stats", "text"],
+        &[
+            "child",
+            "fsutil",
+            "gate",
+            "metrics",
+            "model",
+            "node-report",
+            "probe",
+            "report",
+            "runner",
+            "slurm",
+            "store",
+            "text",
+        ],
         "`railgate-epilog-ctld` runs on the controller: it needs no wiring and no run directories",
     ),
     (
         "sampler",
-        &["child", "fsutil", "model", "probe", "rundir", "runner", "stats"],
-        "`railgate-sampler` reads and records beside a job: it neither judges nor asks Slurm",
+        &["child", "fsutil", "metrics", "model", "node-report", "probe", "rundir", "runner", "store"],
+        "`railgate-sampler` reads and records beside a job: it neither judges, nor asks Slurm, nor makes pages",
     ),
     (
         "cli",
         &[
             "child",
+            "diagnosis",
             "fabric",
             "fsutil",
             "gate",
             "model",
             "nhc",
+            "node-report",
             "probe",
             "profiles",
             "rails",
+            "report",
             "rundir",
             "runner",
             "simulate",
             "slurm",
-            "stats",
+            "store",
             "text",
             "topology-check",
         ],
@@ -129,6 +168,8 @@ struct Package {
     folder: PathBuf,
     /// Packages of the workspace that its programs or its library use.
     uses: BTreeSet<String>,
+    /// A normal dependency asks for the feature `testing`, which would install simulated machines.
+    tests_in_programs: bool,
 }
 
 impl Package {
@@ -157,15 +198,20 @@ fn packages() -> Vec<Package> {
     let package = |package: &Value| {
         let manifest = Path::new(package["manifest_path"].as_str().unwrap());
         // The kind of a normal dependency is null.
-        let normal = package["dependencies"].as_array().unwrap().iter().filter(|one| one["kind"].is_null());
+        let normal = package["dependencies"].as_array().unwrap().iter();
+        let normal: Vec<&Value> = normal.filter(|one| one["kind"].is_null()).collect();
+        let of_workspace = |one: &&&Value| one["name"].as_str().is_some_and(|name| members.contains(name));
+        let asks_for_testing = |one: &&Value| one["features"].as_array().unwrap().contains(&"testing".into());
         Package {
             name: short(package["name"].as_str().unwrap()),
             folder: manifest.parent().unwrap().strip_prefix(root()).unwrap().to_owned(),
             uses: normal
-                .filter_map(|one| one["name"].as_str())
-                .filter(|name| members.contains(name))
-                .map(short)
+                .iter()
+                .filter(of_workspace)
+                .filter(|one| one["optional"] == false)
+                .filter_map(|one| Some(short(one["name"].as_str()?)))
                 .collect(),
+            tests_in_programs: normal.iter().copied().any(|one| asks_for_testing(&one)),
         }
     };
     all.iter().map(package).collect()
@@ -204,6 +250,9 @@ fn dependencies_run_one_way() {
                     uses.join(", ")
                 ));
             }
+        }
+        if package.tests_in_programs {
+            wrong.push(format!("{name}: only a dev-dependency may ask for the feature testing"));
         }
         // Any crate above `text` may print foreign text tomorrow.
         for idle in uses.iter().filter(|used| **used != "text" && !package.uses.contains(**used)) {

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use railgate_model::{Class, Fitness, Part, Phase, Profile, Reading, Severity, Snapshot, Verdict};
-use railgate_rails::rail_map;
-use railgate_stats::metrics::{
+use railgate_metrics::{
     CONTROLLER_FILE, CheckCounts, CollectiveNow, GpuNow, JobLabel, JobNow, NODE_FILE, NodeState, OpenFinding,
     RAILS_FILE, RailState, TextfileDir, WorkNow, controller_page, job_file, job_page, node_page, rail_page,
 };
-use railgate_stats::usage::{Field as _, GpuField, HostField};
+use railgate_model::{Class, Fitness, Part, Phase, Profile, Reading, Severity, Snapshot, Verdict};
+use railgate_node_report::usage::{Field as _, GpuField, HostField};
+use railgate_rails::rail_map;
 use railgate_tests::poll;
 use serde_json::Value;
 

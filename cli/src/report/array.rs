@@ -1,7 +1,8 @@
 //! Overview of an array: one row per task.
 
+use railgate_node_report::SlurmView;
+use railgate_report::JobReport;
 use railgate_slurm::ListedJob;
-use railgate_stats::{JobReport, SlurmView};
 use railgate_text::{Lines, put, shorten};
 
 use super::millis;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use railgate_node_report::SlurmEnd;
 use railgate_slurm::{Client, JobRef, ListedJob, Listing, SlurmError, Tasks, TypedJob};
-use railgate_stats::store::recorded_ends;
-use railgate_stats::{ReportConfig, SlurmEnd};
+use railgate_store::{ReportConfig, recorded_ends};
 
 /// Longest list of tasks in a message, characters.
 const MAX_LIST: usize = 60;

@@ -1,8 +1,10 @@
 //! Reports of jobs, and programs that a user runs beside railgate.
 
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
+use railgate_node_report::{
+    Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
+};
 use railgate_simulate::{parse, simulated};
-use railgate_stats::{Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, hostile, places, spoiled};
@@ -29,7 +31,7 @@ fn part() -> Value {
     };
     let verdict = railgate_gate::judge(&railgate_gate::GateConfig::default(), &seen);
     part.end = Some(after.taken);
-    part.kernel = kernel_events(&after, part.start, &part.job, &railgate_stats::StatsConfig::default());
+    part.kernel = kernel_events(&after, part.start, &part.job, &railgate_node_report::StatsConfig::default());
     let held = RunGpus::resolve(&part.job.allocation, Some(&before), &after, &[]);
     part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &held, Some(&map));
     part.window = Some(Window { start: before.taken, end: after.taken });

@@ -2,7 +2,7 @@
 //!
 //! A [`Snapshot`] describes a node at one point in time. Live (`railgate-probe`), recorded and simulated nodes
 //! (`railgate-simulate`) have the same type, and are processed by the same code: `gate` judges a snapshot, `rails`
-//! derives the wiring from it, `stats` compares two. A failed read stays visible as [`Reading::Failed`]; it never
+//! derives the wiring from it, `node-report` compares two. A failed read stays visible as [`Reading::Failed`]; it never
 //! becomes a default, a zero or a healthy value.
 //!
 //! This crate uses no files, clock, processes or environment variables: `clippy.toml` forbids it.

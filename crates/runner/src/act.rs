@@ -2,9 +2,9 @@ use std::time::{Duration, Instant};
 
 use railgate_gate::Mode;
 use railgate_model::{Action, Phase, Severity};
+use railgate_node_report::{Act, ActKind};
 use railgate_slurm::{Acting, Client, DrainDesk, DrainOutcome, Env, Reason};
-use railgate_stats::store::{Retention, sweep};
-use railgate_stats::{Act, ActKind};
+use railgate_store::{Retention, sweep};
 
 use crate::check_run::{CheckRun, Purpose, check_node, settle};
 use crate::metrics::{Held, publish};

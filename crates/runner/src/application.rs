@@ -3,9 +3,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_child::Task;
+use railgate_node_report::Application;
+use railgate_node_report::application::{APP_DIR, MOST_BYTES, read as read_rank};
 use railgate_rundir::{Root, RunDir, UserDir};
-use railgate_stats::Application;
-use railgate_stats::application::{APP_DIR, MOST_BYTES, read as read_rank};
 
 const READ: &str = "read-application";
 

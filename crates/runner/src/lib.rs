@@ -44,7 +44,7 @@ pub use sampler::{
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {
-    let mut tasks = railgate_stats::store::TASKS.to_vec();
+    let mut tasks = railgate_store::TASKS.to_vec();
     tasks.extend([notify::TASK, application::TASK, ranks::TASK]);
     tasks
 }

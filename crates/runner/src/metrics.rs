@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use railgate_rails::rail_map;
-use railgate_slurm::{Client, DrainOutcome, is_ours};
-use railgate_stats::metrics::{
+use railgate_metrics::{
     CheckCounts, JobLabel, NODE_FILE, NodeState, OpenFinding, PRIVATE_DATA, RAILS_FILE, RailState,
     TextfileDir, job_file, node_page, rail_page,
 };
+use railgate_rails::rail_map;
+use railgate_slurm::{Client, DrainOutcome, is_ours};
 
 use crate::{CheckRun, Config, FindingHistory, History, Places, act, now};
 

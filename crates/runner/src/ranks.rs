@@ -3,10 +3,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_child::Task;
+use railgate_node_report::Communication;
+use railgate_node_report::comm::gather;
 use railgate_rankfile::{BYTES, RankFile};
 use railgate_rundir::{Root, RunDir, UserDir};
-use railgate_stats::Communication;
-use railgate_stats::comm::gather;
 
 const READ: &str = "read-ranks";
 

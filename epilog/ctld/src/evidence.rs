@@ -2,9 +2,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use railgate_model::{Class, Phase, Severity};
+use railgate_node_report::DecisionNode;
 use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, Weight, fatal, hostlist, weigh};
-use railgate_stats::DecisionNode;
-use railgate_stats::store::{Asked, NodeWord, Words, load_words};
+use railgate_store::{Asked, NodeWord, Words, load_words};
 
 use crate::call::Call;
 use crate::wait::turn_of;

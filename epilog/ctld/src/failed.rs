@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use railgate_node_report::{DecisionKind, Discounted};
 use railgate_slurm::effect::{RequeueOrder, requeue, requeue_held};
 use railgate_slurm::{
     Consent, Decision, Event, Facts, JobState, NodeEvidence, Used, Weight, decide, fatal, may_be_requeued,
     weigh,
 };
-use railgate_stats::{DecisionKind, Discounted};
 
 use crate::call::Call;
 use crate::evidence::{Gathered, gather, states};

@@ -2,11 +2,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use railgate_model::JobRequest;
-use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
-use railgate_stats::store::store_decision;
-use railgate_stats::{
+use railgate_node_report::{
     Budget, Decision, DecisionKind, DecisionNode, Discounted, REPORT_SCHEMA, reason_for_reader,
 };
+use railgate_slurm::{Blamed, Entry, Event, NodeEvidence, NodeState, Uncounted, Used, used};
+use railgate_store::store_decision;
 
 use crate::call::{Call, now};
 use crate::ends::{self, End};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use railgate_model::Phase;
+use railgate_node_report::{DecisionKind, DecisionNode};
 use railgate_slurm::{
     Acting, Blamed, Consent, Event, JobState, NodeState, Reason, Uncounted, Used, after_node_fail, effect,
     move_delay,
 };
-use railgate_stats::{DecisionKind, DecisionNode};
 
 use crate::call::{Call, now};
 use crate::evidence::states;

@@ -1,9 +1,9 @@
 //! The record of how Slurm ended a job, used by reports after slurmctld has purged the job.
 
+use railgate_node_report::{REPORT_SCHEMA, SlurmEnd, SlurmView};
 use railgate_runner::Config;
 use railgate_slurm::JobStanding;
-use railgate_stats::store::{Placed, store_ends};
-use railgate_stats::{REPORT_SCHEMA, SlurmEnd, SlurmView};
+use railgate_store::{Placed, store_ends};
 
 use crate::call::now;
 use crate::ended_job::{Note, Waiting, went_back};

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
 use railgate_child::{Task, ask};
+use railgate_node_report::SlurmView;
+use railgate_report::{JobReport, load_known, summary};
 use railgate_slurm::hostlist;
-use railgate_stats::store::{Query, load_known};
-use railgate_stats::{JobReport, ReportConfig, SlurmView, summary};
+use railgate_store::{Query, ReportConfig};
 use serde::{Deserialize, Serialize};
 
 const NAME: &str = "sum-up-report";

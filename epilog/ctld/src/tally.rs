@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use railgate_fsutil::{FileLock, read_small, write_whole};
+use railgate_metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controller_page};
 use railgate_slurm::{Entry, Event};
-use railgate_stats::metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controller_page};
 
 use crate::call::Call;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use railgate_model::UnixMillis;
 use railgate_runner::Config;
 use railgate_slurm::{Acting, Consent, Entry, Env, Ledger, RequeueConfig, SlurmConfig, job_from_env};
-use railgate_stats::ReportConfig;
+use railgate_store::ReportConfig;
 
 use crate::call::Call;
 use crate::ended_job::Note;

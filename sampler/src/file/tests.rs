@@ -1,6 +1,7 @@
+use railgate_node_report::usage::format::HeadGpu;
+use railgate_node_report::usage::{Field, HostField, State, Usage, Values, summarize, timeline};
+
 use super::*;
-use railgate_stats::usage::format::HeadGpu;
-use railgate_stats::usage::{Field, HostField, State, Usage, Values, summarize, timeline};
 
 const START: u64 = 1_700_000_000_000;
 
@@ -10,7 +11,7 @@ fn head(gpus: usize, rails: usize) -> Head {
         start: START,
         interval_s: 5.0,
         gpus: (0..u32::try_from(gpus).unwrap()).map(gpu).collect(),
-        rails: vec![railgate_stats::usage::format::HeadRail::default(); rails],
+        rails: vec![railgate_node_report::usage::format::HeadRail::default(); rails],
         ..Head::new("n1", 7, 0)
     }
 }

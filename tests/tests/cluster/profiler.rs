@@ -2,7 +2,7 @@
 //! its environment and runs fifty collectives.
 
 use anyhow::{Context as _, Result};
-use railgate_stats::comm::Share;
+use railgate_node_report::comm::Share;
 use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::training::played_nccl;
 use serde_json::Value;

@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 
 use railgate_fsutil::{Untrusted, trusted};
 use railgate_gate::GateConfig;
+use railgate_metrics::MetricsConfig;
+use railgate_node_report::StatsConfig;
 use railgate_probe::SourceConfig;
 use railgate_rails::RailsConfig;
 use railgate_slurm::{BreakerConfig, RequeueConfig, SlurmConfig};
-use railgate_stats::{MetricsConfig, ReportConfig, StatsConfig};
+use railgate_store::ReportConfig;
 use serde::{Deserialize, Serialize};
 
 use layers::Layer;

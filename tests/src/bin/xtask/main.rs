@@ -118,9 +118,11 @@ fn main() -> ExitCode {
 
 /// The tests that compare a page with the code also write it.
 fn docs() -> anyhow::Result<()> {
-    for (package, test) in
-        [("railgate-gate", "catalogue"), ("railgate-stats", "rules_page"), ("railgate-stats", "metrics_page")]
-    {
+    for (package, test) in [
+        ("railgate-gate", "catalogue"),
+        ("railgate-diagnosis", "rules_page"),
+        ("railgate-metrics", "metrics_page"),
+    ] {
         let mut command = build::cargo();
         command.args(["test", "--quiet", "-p", package, "--test", test]);
         steps::run(command.env("RAILGATE_WRITE_DOCS", "1"))?;

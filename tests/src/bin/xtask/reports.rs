@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use railgate_stats::application::{Course, RankApplication, StepTimes};
-use railgate_stats::comm::{Collective, Communicator, LastOp, NcclProcess, RankTime};
-use railgate_stats::usage::format::{End, Head, HeadGpu, HeadRail, Record};
-use railgate_stats::usage::{Field, GpuField, HostField, RailField, Sample, Value, Values, summarize};
-use railgate_stats::{Application, Communication, NodeReport};
+use railgate_node_report::application::{Course, RankApplication, StepTimes};
+use railgate_node_report::comm::{Collective, Communicator, LastOp, NcclProcess, RankTime};
+use railgate_node_report::usage::format::{End, Head, HeadGpu, HeadRail, Record};
+use railgate_node_report::usage::{Field, GpuField, HostField, RailField, Sample, Value, Values, summarize};
+use railgate_node_report::{Application, Communication, NodeReport};
 use railgate_tests::cluster::Builder;
 
 const NODES: [usize; 3] = [64, 256, 1024];

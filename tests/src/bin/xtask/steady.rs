@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use railgate_stats::NodeReport;
+use railgate_node_report::NodeReport;
 use railgate_tests::accounting::{COMMENTS, SACCT, SACCTMGR};
 use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::poll;

@@ -1,0 +1,320 @@
+use std::collections::BTreeMap;
+
+use railgate_model::{Reading, UnixMillis};
+use railgate_node_report::application::RankApplication;
+use railgate_node_report::comm::{Communicator, RankTime};
+use railgate_node_report::usage::{GpuUsage, Spread};
+use railgate_node_report::{NodeReport, Usage};
+
+use super::Rules;
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With success, or it still runs.
+    Good,
+    Failed,
+    /// By its time limit or a cancellation: all ranks at once.
+    CutOff,
+}
+
+/// Node reports of one attempt, indexed by rank.
+pub(crate) struct Facts<'a> {
+    pub(super) nodes: &'a [NodeReport],
+    /// The thresholds in force.
+    pub(super) rules: &'a Rules,
+    /// When the attempt ended; `None`: it runs.
+    pub(super) end: Option<UnixMillis>,
+    pub(super) outcome: Outcome,
+    /// Highest step of earlier attempts.
+    pub(super) before: Option<u64>,
+    pub(super) units: Vec<Unit<'a>>,
+    pub(super) world: Option<u32>,
+    /// Rank in the job by node and process, from NCCL.
+    job_ranks: BTreeMap<OneProcess<'a>, u32>,
+    /// Each communicator rank with its node.
+    pub(super) communicators: Vec<(&'a str, &'a Communicator)>,
+}
+
+/// A GPU and its rank; either may be unknown.
+pub(super) struct Unit<'a> {
+    pub(super) node: &'a str,
+    pub(super) usage: Option<&'a Usage>,
+    pub(super) gpu: Option<&'a GpuUsage>,
+    pub(super) app: Option<&'a RankApplication>,
+    /// Rank in the job, from the program or from NCCL.
+    pub(super) rank: Option<u32>,
+    pub(super) comm: Option<CommTime>,
+}
+
+/// Seconds in collectives, extrapolated from timed calls to all calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct CommTime {
+    /// Excess over the fastest rank in the same collectives.
+    pub(super) wait_s: f64,
+    pub(super) wire_s: f64,
+    all: Weight,
+    /// Collective signatures that were never timed; neither time includes them.
+    untimed: Weight,
+}
+
+/// Number and size of collectives, which determine how long they take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Weight {
+    calls: f64,
+    bytes: f64,
+}
+
+impl Weight {
+    fn add(&mut self, other: &Weight) {
+        self.calls += other.calls;
+        self.bytes += other.bytes;
+    }
+}
+
+impl CommTime {
+    fn add(&mut self, other: &CommTime) {
+        self.wait_s += other.wait_s;
+        self.wire_s += other.wire_s;
+        self.all.add(&other.all);
+        self.untimed.add(&other.untimed);
+    }
+
+    /// Whether the untimed calls, or their bytes, are too large a share for the timed ones to represent the
+    /// whole.
+    pub(super) fn is_partial(&self) -> bool {
+        self.untimed.calls > 0.1 * self.all.calls || self.untimed.bytes > 0.1 * self.all.bytes
+    }
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(
+        nodes: &'a [NodeReport],
+        end: Option<UnixMillis>,
+        outcome: Outcome,
+        before: Option<u64>,
+    ) -> Self {
+        let communicators: Vec<(&str, &Communicator)> = nodes
+            .iter()
+            .filter_map(|node| Some((node.node.as_str(), node.communication.as_ref()?)))
+            .flat_map(|(node, comm)| comm.communicators.iter().map(move |one| (node, one)))
+            .collect();
+        let times = comm_times(nodes, &communicators);
+        // A rank may have had several processes in sequence, since each step of the job starts its own.
+        let mut by_node: BTreeMap<&str, BTreeMap<u32, CommTime>> = BTreeMap::new();
+        for ((name, _), (rank, time)) in &times {
+            if let Some(rank) = rank {
+                by_node.entry(*name).or_default().entry(*rank).or_default().add(time);
+            }
+        }
+        let job_ranks = times.iter().filter_map(|(process, (rank, _))| Some((*process, (*rank)?))).collect();
+        let mut units = Vec::new();
+        for node in nodes {
+            let usage = node.usage.as_ref();
+            let gpus = usage.map_or(&[][..], |usage| &usage.gpus);
+            let mut apps: Vec<&RankApplication> =
+                node.application.iter().flat_map(|told| &told.ranks).collect();
+            let mut of_comm = by_node.get(node.node.as_str()).cloned().unwrap_or_default();
+            for (place, gpu) in (0_u32..).zip(gpus) {
+                let app = apps.iter().position(|app| app.local_rank == Some(place)).map(|at| apps.remove(at));
+                // The ranks of a node follow the order of its GPUs unless the program reports otherwise.
+                let rank = match app {
+                    Some(app) => app.rank,
+                    None if of_comm.len() == gpus.len() => of_comm.keys().next().copied(),
+                    None => None,
+                };
+                let comm = rank.and_then(|rank| of_comm.remove(&rank));
+                units.push(Unit { node: &node.node, usage, gpu: Some(gpu), app, rank, comm });
+            }
+            for app in apps {
+                let comm = app.rank.and_then(|rank| of_comm.remove(&rank));
+                units.push(Unit { node: &node.node, usage, gpu: None, app: Some(app), rank: app.rank, comm });
+            }
+            for (rank, comm) in of_comm {
+                let comm = Some(comm);
+                units.push(Unit { node: &node.node, usage, gpu: None, app: None, rank: Some(rank), comm });
+            }
+        }
+        let told = nodes.iter().filter_map(|node| node.application.as_ref());
+        let world = told.flat_map(|told| &told.ranks).filter_map(|rank| rank.world).max();
+        let world = world.or_else(|| communicators.iter().map(|(_, one)| one.size).max());
+        Facts { nodes, rules: &Rules::DEFAULT, end, outcome, before, units, world, communicators, job_ranks }
+    }
+
+    /// The same facts with other thresholds.
+    pub(super) fn under(self, rules: &'a Rules) -> Self {
+        Facts { rules, ..self }
+    }
+
+    /// Ranks that report.
+    pub(super) fn reporting(&self) -> impl Iterator<Item = (&Unit<'a>, &'a RankApplication)> {
+        self.units.iter().filter_map(|unit| Some((unit, unit.app?)))
+    }
+
+    /// Mean of a figure over the GPUs that have it; if none has, the reason of the first GPU.
+    pub(super) fn mean(&self, of: impl Fn(&GpuUsage) -> Reading<f64>) -> Reading<f64> {
+        let all: Vec<Reading<f64>> = self.units.iter().filter_map(|unit| unit.gpu).map(of).collect();
+        let known: Vec<f64> = all.iter().filter_map(|reading| reading.known().copied()).collect();
+        if known.is_empty() {
+            return all
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| Reading::Failed("no GPU was sampled".to_owned()));
+        }
+        Reading::Known(known.iter().sum::<f64>() / f64::from(u32::try_from(known.len()).unwrap_or(1)))
+    }
+
+    /// Rank of this process in the job; a communicator numbers its ranks independently.
+    pub(super) fn job_rank(&self, node: &str, pid: u64) -> Option<u32> {
+        self.job_ranks.get(&(node, pid)).copied()
+    }
+
+    /// Share of all time in which steps ran, 0 to 1; `None` if the rank of any GPU does not report.
+    pub(super) fn in_steps(&self) -> Option<f64> {
+        let of_gpus: Option<Vec<f64>> =
+            self.units.iter().filter(|unit| unit.gpu.is_some()).map(Unit::in_steps).collect();
+        median(of_gpus?).filter(|share| *share > 0.0)
+    }
+
+    /// Number of GPUs of the job, from samples, else from the epilogs' check runs.
+    pub(super) fn gpus(&self) -> u32 {
+        let sampled = self.units.iter().filter(|unit| unit.gpu.is_some()).count();
+        let looked: usize =
+            self.nodes.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.own == Some(true)).count()).sum();
+        u32::try_from(sampled.max(looked)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the job has only one GPU, and so no other rank to wait for.
+    pub(super) fn alone(&self) -> bool {
+        let [node] = self.nodes else { return false };
+        self.units.len() == 1 && self.world.is_none_or(|world| world <= 1) && node.job.nodelist == node.node
+    }
+
+    pub(super) fn start(&self) -> Option<UnixMillis> {
+        self.nodes.iter().map(|node| node.start).min()
+    }
+}
+
+impl Unit<'_> {
+    /// Display name, `n1 GPU 5 rank 13`.
+    pub(super) fn name(&self) -> String {
+        let gpu = self.gpu.map(|gpu| format!(" GPU {}", gpu.index)).unwrap_or_default();
+        let rank = self.rank.map(|rank| format!(" rank {rank}")).unwrap_or_default();
+        format!("{}{gpu}{rank}", self.node)
+    }
+
+    /// As [`Facts::in_steps`], of this GPU.
+    pub(super) fn in_steps(&self) -> Option<f64> {
+        let coverage = &self.usage?.coverage;
+        // Steps also ran while no samples were taken.
+        let whole = coverage.sampled_s + coverage.missing_s + coverage.yielded_s + coverage.suspended_s;
+        (whole > 0.0).then_some((self.app?.step_s?.total / whole).clamp(0.0, 1.0))
+    }
+
+    pub(super) fn step_s(&self) -> Option<f64> {
+        self.app?.step_s.map(|times| times.mean)
+    }
+}
+
+/// Mean over time.
+pub(super) fn mean_of(spread: &Reading<Spread>) -> Reading<f64> {
+    spread.clone().map(|spread| spread.mean)
+}
+
+/// Upper bound of the share of SMs, 0 to 1, that the program's own kernels used while they ran for `own`
+/// percent of the time. `sm` is the percentage of active SMs over all time and includes NCCL's few.
+pub(super) fn own_sms(sm: f64, own: f64) -> f64 {
+    if own > 0.0 { (sm / own).min(1.0) } else { 1.0 }
+}
+
+/// Percent of time with any kernel: from GPM, which covers a whole sample, else from the driver, which covers a
+/// moment before it.
+pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
+    match &gpu.graphics_percent {
+        Reading::Known(spread) => Reading::Known(spread.mean),
+        _ => mean_of(&gpu.any_kernel_percent),
+    }
+}
+
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => values.get(odd / 2).copied(),
+        even => Some(f64::midpoint(*values.get(even / 2 - 1)?, *values.get(even / 2)?)),
+    }
+}
+
+type OneProcess<'a> = (&'a str, u64);
+/// Collective signature, equal on all nodes: communicator, operation, size, datatype, algorithm, protocol.
+type Row<'a> = (&'a str, &'a str, u64, &'a str, &'a str, &'a str);
+
+/// Rank in the largest communicator and time in collectives, by node and process.
+fn comm_times<'a>(
+    nodes: &'a [NodeReport],
+    communicators: &[(&'a str, &'a Communicator)],
+) -> BTreeMap<OneProcess<'a>, (Option<u32>, CommTime)> {
+    let largest = communicators.iter().map(|(_, one)| one.size).max().unwrap_or(0);
+    let mut whose: BTreeMap<(&str, u32), OneProcess<'_>> = BTreeMap::new();
+    let mut times: BTreeMap<OneProcess<'_>, (Option<u32>, CommTime)> = BTreeMap::new();
+    for (node, one) in communicators {
+        whose.insert((one.hash.as_str(), one.rank), (*node, one.pid));
+        let entry = times.entry((*node, one.pid)).or_default();
+        if one.size == largest {
+            entry.0.get_or_insert(one.rank);
+        }
+    }
+    let mut rows: BTreeMap<Row<'_>, Vec<RankTime>> = BTreeMap::new();
+    for row in nodes.iter().filter_map(|node| node.communication.as_ref()).flat_map(|comm| &comm.collectives)
+    {
+        let key = (
+            row.communicator.as_str(),
+            row.op.as_str(),
+            row.from_bytes,
+            row.datatype.as_str(),
+            row.algorithm.as_str(),
+            row.protocol.as_str(),
+        );
+        rows.entry(key).or_default().extend(row.by_rank.iter().copied());
+    }
+    for (key, ranks) in rows {
+        let fastest = ranks.iter().filter_map(RankTime::mean_s).min_by(f64::total_cmp);
+        for rank in ranks {
+            let Some(process) = whose.get(&(key.0, rank.rank)) else { continue };
+            let calls = railgate_node_report::plain::float(rank.calls);
+            let all = Weight { calls, bytes: calls * railgate_node_report::plain::float(key.2) };
+            let time = match rank.mean_s().zip(fastest) {
+                Some((mean, fastest)) => CommTime {
+                    wait_s: calls * (mean - fastest).max(0.0),
+                    wire_s: calls * fastest,
+                    all,
+                    ..CommTime::default()
+                },
+                None => CommTime { all, untimed: all, ..CommTime::default() },
+            };
+            times.entry(*process).or_default().1.add(&time);
+        }
+    }
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulator::healthy;
+
+    #[test]
+    fn steps_ran_while_no_samples_were_taken() {
+        let mut nodes = healthy();
+        let in_steps = |nodes: &[NodeReport]| Facts::new(nodes, None, Outcome::Good, None).in_steps();
+        let all = in_steps(&nodes).unwrap();
+        for coverage in nodes.iter_mut().map(|node| &mut node.usage.as_mut().unwrap().coverage) {
+            coverage.sampled_s /= 2.0;
+            coverage.missing_s = coverage.sampled_s;
+        }
+        assert!((in_steps(&nodes).unwrap() - all).abs() < 1e-9);
+        nodes[1].application = None;
+        assert_eq!(in_steps(&nodes), None);
+    }
+}

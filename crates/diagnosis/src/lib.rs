@@ -1,0 +1,267 @@
+//! Interpretation of a job's figures: model FLOP utilisation, goodput, shares of time, stragglers, hangs.
+//!
+//! Pure functions of the node reports (usage, communication, application). If an input of a rule is missing,
+//! its result is unknown, never zero and never "healthy".
+
+mod catalogue;
+mod facts;
+mod goodput;
+mod mfu;
+mod register;
+mod rules;
+mod shares;
+#[cfg(any(test, feature = "testing"))]
+pub mod simulator;
+
+use railgate_model::{Reading, UnixMillis};
+use railgate_node_report::NodeReport;
+use serde::{Deserialize, Serialize};
+
+pub use catalogue::{by_id, explain, rules_markdown};
+pub(crate) use facts::Facts;
+pub use facts::{Outcome, median};
+pub use register::{Class, Line, Number, Rule, Threshold, Time, Value};
+pub use rules::{RULES, Rules};
+
+/// Id of the rule that finds a GPU with a slower clock than the others, which the job's owner can exclude.
+pub const SLOW_CLOCK: &str = rules::slow_clock::RULE.id;
+/// Id of the rule that finds a rail with less traffic than the others.
+pub const RAIL_IMBALANCE: &str = rules::rail_imbalance::RULE.id;
+
+/// Interpretation of the figures of one attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Analysis {
+    /// Model FLOP utilisation: FLOP that the program reports over the peak of its GPUs.
+    pub model: Reading<ModelUse>,
+    /// Hardware utilisation over all GPUs of the job, whether the work was useful or not.
+    pub hardware: Reading<HardwareUse>,
+    /// Share of the allocated time that advanced the training.
+    pub goodput: Reading<Goodput>,
+    /// Shares of the GPUs' time.
+    pub shares: Reading<Shares>,
+    /// Findings, sorted by cost in descending order.
+    pub diagnoses: Vec<Diagnosis>,
+    /// Number of ranks that reported.
+    pub ranks: u32,
+    /// Number of ranks expected; `None` if not reported.
+    pub world: Option<u32>,
+}
+
+/// Model FLOP utilisation, with the figures that it is computed from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelUse {
+    /// Model FLOP per second over the peak of all GPUs of the job while steps ran, excluding checkpoints,
+    /// start-up and restarts, 0 to 1.
+    pub fraction: f64,
+    /// The same over the whole allocated time.
+    pub of_allocated: Reading<f64>,
+    /// Convention of counting: [`railgate_node_report::application::Convention::title`].
+    pub convention: String,
+    /// Data type, `bf16`.
+    pub dtype: String,
+    /// Dense peak of one GPU in that data type, TFLOP/s.
+    pub peak_tflops: f64,
+    /// FLOP per token or sample, forward and backward.
+    pub flops_per_unit: f64,
+    /// `tokens` or `samples`.
+    pub unit: String,
+    /// Tokens or samples of the whole job per second, while steps ran.
+    pub units_per_s: f64,
+    /// Mean time of a step, seconds, over all ranks.
+    pub step_s: f64,
+    /// Number of GPUs that the work is divided over.
+    pub gpus: f64,
+}
+
+/// Means over the sampled GPUs of the job, weighted by time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HardwareUse {
+    /// Number of sampled GPUs.
+    pub gpus: u32,
+    /// [`railgate_node_report::usage::HardwareFlop::tensor_fraction`].
+    pub tensor_fraction: Reading<f64>,
+    /// Relative uncertainty of `tensor_fraction`, the largest of the GPUs.
+    pub band: f64,
+    /// Whether all GPUs are calibrated.
+    pub calibrated: bool,
+    /// Time with any kernel running, percent: GPM's graphics activity, else NVML's utilisation, as in
+    /// `nvidia-smi`.
+    pub busy_percent: Reading<f64>,
+    /// Share of SMs that are active, percent.
+    pub sm_percent: Reading<f64>,
+    /// Memory traffic, percent of the peak bandwidth.
+    pub dram_percent: Reading<f64>,
+    /// SM clock, MHz.
+    pub sm_clock_mhz: Reading<f64>,
+    /// Power per GPU, watts.
+    pub power_w: Reading<f64>,
+    /// Energy of all of them, joules.
+    pub energy_j: Reading<f64>,
+    /// Share of the allocated time that is covered by samples, 0 to 1.
+    pub coverage: f64,
+}
+
+/// Productive time over allocated time. All times are in seconds, means over the ranks, and add up to
+/// `allocated_s`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Goodput {
+    /// `productive_s` over `allocated_s`, 0 to 1.
+    pub fraction: f64,
+    /// From the first prolog to the last epilog.
+    pub allocated_s: f64,
+    /// Steps done for the first time.
+    pub productive_s: f64,
+    /// From each start of the program to the end of its first step.
+    pub start_up_s: f64,
+    /// In checkpoints.
+    pub checkpoint_s: f64,
+    /// Repeated steps: done before in this attempt or, up to the checkpoint, in an earlier one.
+    pub redone_s: f64,
+    /// From the end of the last step to the end.
+    pub tail_s: f64,
+    /// Remainder: evaluation, pauses between steps, and restarts that the program does not report.
+    pub other_s: f64,
+    /// GPUs of the job, to compute GPU-hours.
+    pub gpus: u32,
+}
+
+/// Shares of the GPUs' time, percent; they add up to 100.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// SMs active, waiting neither for memory nor for other ranks.
+    pub compute: f64,
+    /// In collectives, waiting for a late rank. An upper bound, since overlap with computation cannot be
+    /// measured.
+    pub comm_wait: Reading<f64>,
+    /// In collectives, transferring data; likewise an upper bound.
+    pub comm_wire: Reading<f64>,
+    /// Limited by memory traffic.
+    pub memory: f64,
+    /// Waiting for input.
+    pub input: Reading<f64>,
+    /// Kernels too small, or launched too late.
+    pub launch: f64,
+    /// A kernel ran on few SMs, and it is not known whether it was NCCL's or the program's: the NCCL plugin was
+    /// not loaded, or has no times.
+    #[serde(default)]
+    pub unknown: f64,
+    /// Idle, with no cause found.
+    pub idle: f64,
+    /// In checkpoints.
+    pub checkpoint: Reading<f64>,
+    /// Lost to clocks reduced by heat or power supply; included in other shares and not in the sum.
+    pub throttled: Reading<f64>,
+    /// `high` with every source; `medium` without the report of the program or of NCCL; `low` without both, or
+    /// if NCCL calls or a fifth of the samples are missing.
+    pub confidence: String,
+}
+
+/// A finding of a rule about the job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// Id of the rule in [`RULES`].
+    pub rule: String,
+    /// [`Class`] of the rule: `hardware`, `application` or `unknown`.
+    pub class: String,
+    /// `high`, `medium`, `low`.
+    pub confidence: String,
+    /// Cost as a fraction of the job, 0 to 1; `None` if not known, or if the finding is not about speed.
+    pub costs: Option<f64>,
+    /// Affected GPU, rank or node, `n1 GPU 5 rank 13`; empty for all.
+    pub part: String,
+    /// When it began, if known.
+    pub since: Option<UnixMillis>,
+    /// The finding, in one sentence.
+    pub what: String,
+    /// How to fix it.
+    pub fix: String,
+}
+
+/// Maximum of findings of one rule.
+const MOST: usize = 8;
+
+/// Model FLOP utilisation and goodput of one node while the job runs, up to `now`; `None` if not known.
+pub fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, Option<f64>) {
+    let facts = Facts::new(std::slice::from_ref(part), Some(now), Outcome::Good, None);
+    let model = mfu::model(&facts).known().map(|model| model.fraction);
+    (model, goodput::goodput(&facts).known().map(|goodput| goodput.fraction))
+}
+
+/// Interprets the node reports of one attempt. `end` is `None` while it runs; `before` is the highest step of
+/// earlier attempts; `rules` has the thresholds in force.
+pub fn analyse(
+    nodes: &[NodeReport],
+    end: Option<UnixMillis>,
+    outcome: Outcome,
+    before: Option<u64>,
+    rules: &Rules,
+) -> Option<Analysis> {
+    let told = |node: &NodeReport| {
+        node.usage.is_some() || node.application.is_some() || node.communication.is_some()
+    };
+    if !nodes.iter().any(told) {
+        return None;
+    }
+    let facts = Facts::new(nodes, end, outcome, before).under(rules);
+    let model = mfu::model(&facts);
+    let found = |rule: &'static Rule| {
+        (rule.find)(&facts).into_iter().take(MOST).map(|found| Diagnosis::new(rule, found))
+    };
+    let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
+    // Findings without a cost ended the job; they follow the order of the register.
+    diagnoses.sort_by(|a, b| {
+        let price = |diagnosis: &Diagnosis| diagnosis.costs.unwrap_or(f64::INFINITY);
+        price(b).total_cmp(&price(a))
+    });
+    Some(Analysis {
+        goodput: goodput::goodput(&facts),
+        hardware: mfu::hardware(&facts),
+        shares: shares::shares(&facts),
+        model,
+        diagnoses,
+        ranks: u32::try_from(facts.reporting().count()).unwrap_or(u32::MAX),
+        world: facts.world,
+    })
+}
+
+impl Diagnosis {
+    fn new(rule: &Rule, found: register::Found) -> Self {
+        Diagnosis {
+            rule: rule.id.to_owned(),
+            class: rule.class.as_str().to_owned(),
+            confidence: found.confidence.to_owned(),
+            costs: found.costs,
+            part: found.part,
+            since: found.since,
+            what: found.what,
+            fix: found.fix.unwrap_or(rule.fix).to_owned(),
+        }
+    }
+}
+
+impl Analysis {
+    /// Findings whose rules name this line of the first screen.
+    pub fn on_line(&self, line: Line) -> impl Iterator<Item = &Diagnosis> {
+        self.diagnoses.iter().filter(move |one| by_id(&one.rule).is_some_and(|rule| rule.line == line))
+    }
+
+    /// GPU utilisation and MFU in one sentence: "GPU utilisation 95 %, MFU 12 %".
+    pub fn sentence(&self) -> Option<String> {
+        let busy = self.hardware.known().and_then(|hardware| hardware.busy_percent.known().copied());
+        let mfu = self.model.known().map(|model| model.fraction * 100.0);
+        let tensor = self.hardware.known().and_then(|hardware| hardware.tensor_fraction.known().copied());
+        let numbers = match (busy, mfu, tensor) {
+            (Some(busy), Some(mfu), _) => format!("GPU utilisation {busy:.0} %, MFU {mfu:.1} %"),
+            (Some(busy), None, Some(tensor)) => {
+                format!("GPU utilisation {busy:.0} %, hardware FLOP utilisation {:.1} %", tensor * 100.0)
+            }
+            (None, Some(mfu), _) => format!("MFU {mfu:.1} %"),
+            (Some(busy), None, None) => format!("GPU utilisation {busy:.0} %"),
+            (None, None, _) => return self.diagnoses.first().map(|first| first.what.clone()),
+        };
+        Some(match self.diagnoses.first() {
+            Some(first) => format!("{numbers}: {}", first.what),
+            None => format!("{numbers}; nothing stands out"),
+        })
+    }
+}

@@ -1,0 +1,274 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use railgate_model::UnixMillis;
+use railgate_node_report::comm::{Communicator, LastOp, newest_launch};
+use railgate_node_report::plain::{clock, float, span};
+
+use crate::facts::{Facts, Outcome, Unit, median};
+use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "hang",
+    about: "no rank made progress for a long time before the job ended",
+    class: Class::Unknown,
+    evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank submitted to NCCL.
+NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
+waited for. Only jobs that did not succeed are judged, and none while a rank saves a checkpoint.",
+    why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
+    look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that died, where the
+others waited for NCCL's timeout: the log of the named rank shows it. Without the plugin the rank is not known.",
+    fix: "check that rank's log and stack; suspect its node first if the node had an error",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
+
+thresholds! {
+    standstill: Time(120), 1 to 86400, "time", "the job made no progress for at least this long before its end";
+    standstill_steps: Number(10.0), 0.0 to 10000.0, "steps", "and for at least this many mean steps";
+    assumed_step: Time(30), 1 to 3600, "time", "length of a step if the program does not report any";
+    same_time: Time(60), 1 to 3600, "time", "a destroyed communicator belongs to the standstill if its last operation is no older than this before the job's last one";
+}
+
+/// Names the rank that submitted the fewest operations.
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let Some((since, seconds)) = stood_still(facts) else { return Vec::new() };
+    let mut found = behind(facts).unwrap_or_else(|| {
+        let what = "the rank that the others waited for is not known".to_owned();
+        let fix = Some("load NCCL's profiler plugin: it names the rank");
+        Found { fix, ..Found::new("low", String::new(), what) }
+    });
+    found.what = format!("no step for {} before the end: {}", span(seconds), found.what);
+    found.since = Some(since);
+    vec![found]
+}
+
+/// Start and duration (seconds) of the period in which no rank made progress; `None` if a rank did, or if that
+/// is unknown.
+pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
+    let set = &facts.rules.hang;
+    let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
+    let told: Vec<_> = facts.reporting().collect();
+    // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
+    let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
+    let last_op = || newest_launch(facts.communicators.iter().map(|(_, one)| *one));
+    let since = last.or_else(last_op)?;
+    let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect())
+        .unwrap_or(set.assumed_step.seconds());
+    let seconds = float(end.saturating_sub(since)) / 1000.0;
+    let saving = told.iter().any(|(_, rank)| rank.in_checkpoint);
+    let least = (set.standstill_steps.get() * step_s).max(set.standstill.seconds());
+    (seconds >= least && !saving).then_some((since, seconds))
+}
+
+/// Per communicator: the rank behind all others, if most have submitted an operation that it has not. With two
+/// ranks it is the one behind, at lower confidence, since the other may have submitted one operation too many.
+pub(super) fn behind(facts: &Facts<'_>) -> Option<Found> {
+    let mut groups: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
+    for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
+        groups.entry(&one.hash).or_default().push((node, one));
+    }
+    let messages = with_messages(facts);
+    let newest = groups.values().filter_map(|ranks| newest(ranks)).max()?;
+    let since = newest.saturating_sub(facts.rules.hang.same_time.millis());
+    let lags = groups.into_iter().filter_map(|(hash, ranks)| lag(ranks, !messages.contains(hash), since));
+    lags.max_by_key(|lag| lag.weight).map(|lag| lag.told(facts))
+}
+
+/// A rank of a communicator, with its node.
+type Member<'a> = (&'a str, &'a Communicator);
+
+/// Lag within one communicator.
+struct Lag<'a> {
+    slowest: Member<'a>,
+    /// Last operation of the waiting ranks.
+    waiting: Option<&'a LastOp>,
+    waits: usize,
+    ranks: usize,
+    /// Whether most ranks wait, and by how many operations one is behind.
+    weight: (bool, u64),
+}
+
+/// `alike`: all ranks submit the same operations, unlike messages, which go to some. Communicators last used
+/// before `since` are ignored, as they were abandoned earlier.
+fn lag(mut ranks: Vec<Member<'_>>, alike: bool, since: UnixMillis) -> Option<Lag<'_>> {
+    // PyTorch's watchdog aborts the communicator of a rank that waits too long, which destroys it. One that was
+    // aborted before the job continued is unrelated.
+    let lately = newest(&ranks).is_some_and(|newest| newest >= since);
+    ranks.retain(|(_, one)| (alike && lately) || !one.destroyed);
+    let most = ranks.iter().map(|(_, one)| one.ops).max()?;
+    let (late, waiting): (Vec<Member<'_>>, Vec<Member<'_>>) =
+        ranks.iter().partition(|(_, one)| one.ops < most);
+    let slowest = *late.iter().min_by_key(|(_, one)| one.ops)?;
+    let by_most = late.len() < waiting.len();
+    let of_two = alike && slowest.1.size == 2;
+    (by_most || of_two).then(|| Lag {
+        slowest,
+        waiting: waiting.first().and_then(|(_, one)| one.last.as_ref()),
+        waits: waiting.len(),
+        ranks: ranks.len(),
+        weight: (by_most, most - slowest.1.ops),
+    })
+}
+
+fn newest(ranks: &[Member<'_>]) -> Option<UnixMillis> {
+    ranks.iter().filter_map(|(_, one)| Some(one.last.as_ref()?.time)).max()
+}
+
+/// Communicators that carried point-to-point messages.
+fn with_messages<'a>(facts: &Facts<'a>) -> BTreeSet<&'a str> {
+    let comms = facts.nodes.iter().filter_map(|node| node.communication.as_ref());
+    let counted = comms
+        .flat_map(|comm| &comm.collectives)
+        .filter(|row| matches!(row.op.as_str(), "Send" | "Recv" | "P2pGroup"))
+        .map(|row| row.communicator.as_str());
+    let is_message = |one: &Communicator| one.last.as_ref().is_some_and(|last| last.seq.is_none());
+    let last = facts.communicators.iter().filter(|(_, one)| is_message(one));
+    counted.chain(last.map(|(_, one)| one.hash.as_str())).collect()
+}
+
+impl Lag<'_> {
+    fn told(&self, facts: &Facts<'_>) -> Found {
+        let (node, slowest) = self.slowest;
+        let op = match self.waiting {
+            Some(LastOp { op, seq: Some(seq), .. }) => format!("{op} number {seq}"),
+            Some(last) => last.op.clone(),
+            None => "an operation".to_owned(),
+        };
+        let last = slowest.last.as_ref();
+        let when = last.map_or_else(String::new, |last| {
+            let or_later = if last.time_is_earliest { " or later" } else { "" };
+            format!(" (last operation {}{or_later})", clock(last.time).get(..8).unwrap_or_default())
+        });
+        let rank = facts.job_rank(node, slowest.pid);
+        let unit =
+            facts.units.iter().find(|unit| unit.node == node && unit.rank.is_some() && unit.rank == rank);
+        let whose = rank.map_or_else(|| format!("process {}", slowest.pid), |rank| format!("rank {rank}"));
+        let part = unit.map_or_else(|| format!("{node} {whose}"), Unit::name);
+        let what = format!(
+            "{whose} stopped before {op}{when}; {} of {} ranks waited for it",
+            self.waits, self.ranks
+        );
+        let confidence = if self.weight.0 { "high" } else { "medium" };
+        let mut found = Found::new(confidence, part, what);
+        found.since = last.filter(|last| !last.time_is_earliest).map(|last| last.time);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node_report::NodeReport;
+
+    use super::*;
+    use crate::simulator::{Plant, parts_with};
+
+    fn named(nodes: &[NodeReport]) -> Vec<(String, String)> {
+        let found = find(&Facts::new(nodes, nodes[0].end, Outcome::Failed, None));
+        found.into_iter().map(|one| (one.part, one.confidence.to_owned())).collect()
+    }
+
+    fn communicators(nodes: &mut [NodeReport]) -> impl Iterator<Item = &mut Communicator> {
+        nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().communicators)
+    }
+
+    /// PyTorch on two H200s: the watchdog aborted the communicator of the waiting rank and ended the job.
+    #[test]
+    fn aborted_communicator_does_not_accuse_the_waiting_rank() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let told = named(&nodes);
+        assert_eq!(told[0].1, "high");
+        let most = communicators(&mut nodes).map(|one| one.ops).max().unwrap();
+        communicators(&mut nodes).filter(|one| one.ops == most).for_each(|one| one.destroyed = true);
+        assert_eq!(named(&nodes), told);
+        communicators(&mut nodes).for_each(|one| one.destroyed = true);
+        assert_eq!(named(&nodes), told);
+        let nobody = [(String::new(), "low".to_owned())];
+        // torchrun restarted the program with another communicator, in which no rank is behind.
+        let mut again = nodes.clone();
+        for comm in again.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
+            let mut others = comm.communicators.clone();
+            for one in &mut others {
+                (one.hash, one.ops, one.destroyed) = ("later".to_owned(), 9, false);
+                one.last.as_mut().unwrap().time += 100_000;
+            }
+            comm.communicators.extend(others);
+        }
+        assert_eq!(named(&again), nobody);
+        // Pipeline stages send different numbers of messages, even in a job that ended normally with a barrier.
+        let comm = nodes[0].communication.as_mut().unwrap();
+        let messages =
+            railgate_node_report::comm::Collective { op: "Send".to_owned(), ..comm.collectives[0].clone() };
+        comm.collectives.push(messages);
+        assert_eq!(named(&nodes), nobody);
+    }
+
+    /// Rank 1 of a pair is rank 6 of the job.
+    #[test]
+    fn rank_of_a_pair_is_reported_as_rank_of_the_job() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
+            let pair = comm.communicators.iter().filter(|one| [2, 6].contains(&one.rank)).cloned();
+            let pair: Vec<_> = pair
+                .map(|one| Communicator {
+                    hash: "pair".to_owned(),
+                    size: 2,
+                    rank: u32::from(one.rank == 6),
+                    ops: if one.rank == 6 { 10 } else { 11 },
+                    ..one
+                })
+                .collect();
+            comm.communicators.iter_mut().for_each(|one| one.ops = 7);
+            comm.communicators.extend(pair);
+        }
+        assert_eq!(named(&nodes), [("n1 GPU 2 rank 6".to_owned(), "medium".to_owned())]);
+    }
+
+    /// After a long loop and a pause the plugin only knows a lower bound of the launch time.
+    #[test]
+    fn launch_time_with_only_a_lower_bound_is_no_hang() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        nodes.iter_mut().for_each(|node| node.application = None);
+        let [(part, _)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
+        assert!(part.contains("rank"), "{part}");
+        let newest = communicators(&mut nodes).filter_map(|one| Some(one.last.as_ref()?.time)).max().unwrap();
+        let mut later = |time: u64| {
+            let last = communicators(&mut nodes).filter_map(|one| one.last.as_mut());
+            last.for_each(|op| (op.time, op.time_is_earliest) = (time.min(op.time), true));
+            let one = communicators(&mut nodes).next().unwrap().last.as_mut().unwrap();
+            (one.time, one.time_is_earliest) = (newest, time == newest);
+            named(&nodes).len()
+        };
+        // Either one of them is known and no other is known to be newer, or none is known.
+        assert_eq!([later(newest - 1), later(newest)], [1, 0]);
+    }
+
+    #[test]
+    fn rank_without_any_operation_is_the_one_waited_for() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let least = communicators(&mut nodes).map(|one| one.ops).min().unwrap();
+        let told = named(&nodes);
+        for one in communicators(&mut nodes) {
+            (one.destroyed, one.ops) = (one.ops > least, one.ops - least);
+            one.last = one.last.take().filter(|_| one.destroyed);
+        }
+        assert_eq!(named(&nodes), told);
+    }
+
+    /// With two of eight ranks known, the one behind may be one of many.
+    #[test]
+    fn with_two_ranks_the_one_behind_is_the_one_waited_for() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let odd = communicators(&mut nodes).min_by_key(|one| one.ops).unwrap().rank;
+        for node in &mut nodes {
+            let ours = &mut node.communication.as_mut().unwrap().communicators;
+            ours.retain(|one| one.rank == odd || one.rank == (odd + 1) % 8);
+        }
+        assert_eq!(named(&nodes)[0].1, "low");
+        communicators(&mut nodes).for_each(|one| one.size = 2);
+        let [(part, confidence)] = &named(&nodes)[..] else { panic!("{:?}", named(&nodes)) };
+        assert!(part.ends_with(&format!("rank {odd}")) && confidence == "medium", "{part} {confidence}");
+        communicators(&mut nodes).for_each(|one| one.last.as_mut().unwrap().seq = None);
+        assert_eq!(named(&nodes)[0].1, "low");
+    }
+}

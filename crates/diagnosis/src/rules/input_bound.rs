@@ -1,0 +1,75 @@
+use railgate_model::Reading;
+
+use crate::facts::{Facts, busy, mean_of, median};
+use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "input-bound",
+    about: "GPUs are idle because the input of the next step is not ready",
+    class: Class::Application,
+    evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
+a report: idle GPUs on nodes where processes wait for disks (I/O pressure) or CPU cores are busy (CPU pressure, cores in use):
+medium confidence.",
+    why: "allocated GPUs wait for the data loaders.",
+    look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
+program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle.",
+    fix: "more loader workers, prefetch, data on local disks or fewer small files",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
+
+thresholds! {
+    waiting_percent: Number(10.0), 0.0 to 100.0, "%", "the median rank waits for input at least this much of its steps' time";
+    busy_percent: Number(75.0), 0.0 to 100.0, "%", "without the program's report: GPUs run kernels for at most this share of the time";
+    sm_percent: Number(70.0), 0.0 to 100.0, "%", "and at most this share of their SMs is active";
+    io_pressure_percent: Number(10.0), 0.0 to 100.0, "%", "and a process waits for disks for more than this share of the time";
+    cpu_pressure_percent: Number(20.0), 0.0 to 100.0, "%", "or a process waits for a CPU for more than this share of the time";
+    cores_percent: Number(90.0), 0.0 to 100.0, "%", "or more than this share of the job's cores is busy";
+}
+
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let set = &facts.rules.input_bound;
+    let waited: Vec<f64> = facts
+        .reporting()
+        .filter_map(|(_, rank)| {
+            let steps = rank.step_s?.total;
+            (steps > 0.0).then(|| rank.input_s.map(|input| input / steps))?
+        })
+        .collect();
+    if let Some(share) = median(waited.clone()) {
+        if share < set.waiting_percent.share() {
+            return Vec::new();
+        }
+        let what = format!("the program waits for its input {:.0} % of its steps' time", 100.0 * share);
+        let mut found = Found::new("high", String::new(), what);
+        found.costs = Some(share.min(1.0));
+        return vec![found];
+    }
+    // If the program does not report, idle GPUs with busy disks or CPUs are a weaker sign.
+    let (Reading::Known(busy), Reading::Known(sm)) =
+        (facts.mean(busy), facts.mean(|gpu| mean_of(&gpu.sm_percent)))
+    else {
+        return Vec::new();
+    };
+    let of_hosts = |of: fn(&railgate_node_report::usage::HostUsage) -> Option<f64>| {
+        median(facts.nodes.iter().filter_map(|node| of(&node.usage.as_ref()?.host)).collect())
+    };
+    let io = of_hosts(|host| host.io_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
+    let starved = of_hosts(|host| host.cpu_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
+    let cpu = of_hosts(|host| Some(host.cpu_cores.known()?.mean / host.cpus_allowed.known()?)).unwrap_or(0.0);
+    if busy > set.busy_percent.get() || sm > set.sm_percent.get() {
+        return Vec::new();
+    }
+    let why = if io > set.io_pressure_percent.get() {
+        format!("some process waits for disks {io:.0} % of the time")
+    } else if starved > set.cpu_pressure_percent.get() || cpu > set.cores_percent.share() {
+        format!("{:.0} % of the job's cores are busy", 100.0 * cpu)
+    } else {
+        return Vec::new();
+    };
+    let what = format!("GPUs are idle {:.0} % of the time and {why}: they wait for input", 100.0 - busy);
+    let mut found = Found::new("medium", String::new(), what);
+    found.costs = Some((100.0 - busy) / 100.0);
+    vec![found]
+}

@@ -1,0 +1,171 @@
+use railgate_model::Reading;
+
+use super::hang::stood_still;
+use super::slow_clock;
+use crate::facts::{Facts, Outcome, Unit, busy, median};
+use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "sleeping-rank",
+    about: "a rank arrives late at the collectives of every step although its GPU is not slow",
+    class: Class::Application,
+    evidence: "the time that each rank waits in collectives (NCCL's profiler plugin): the straggler waits least, because the others
+wait for it. The time that each GPU runs any kernel: the straggler's GPU is idle for longer, because waiting in NCCL counts as busy.
+Both together give high confidence, one alone medium.",
+    why: "all other ranks wait in every step, and their GPUs look busy meanwhile.",
+    look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that overlaps
+with computation: the GPU of such a rank runs kernels for as long as the others', and the rank is not reported. A job without any
+progress is reported by `hang`. If more than a quarter of the ranks are late, none is reported.",
+    fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
+    thresholds: Settings::KEYS,
+    line: Line::Slow,
+    find,
+};
+
+thresholds! {
+    least: Time(10), 0 to 3600, "time", "waits are judged after at least this much time in steps";
+    waiting_percent: Number(5.0), 0.1 to 100.0, "%", "the median rank waits at least this much of the time";
+    waits_percent: Number(30.0), 0.0 to 100.0, "%", "a straggler waits less than this much of what the median rank waits";
+    busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median GPU runs kernels for at least this share of the time";
+    idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU runs kernels for a share of the time that is below the median by more than this";
+}
+
+/// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    // A rank that stopped entirely is reported by `hang`.
+    if stood_still(facts).is_some() {
+        return Vec::new();
+    }
+    let slow = slow_clock::find(facts);
+    let by_wait = waits(facts);
+    let by_idle = idles(facts);
+    let mut found = Vec::new();
+    for unit in &facts.units {
+        let name = unit.name();
+        if slow.iter().any(|one| one.part == name) {
+            continue;
+        }
+        let of =
+            |list: &[(String, f64)]| list.iter().find(|(part, _)| *part == name).map(|(_, costs)| *costs);
+        let (waited, idle) = (of(&by_wait), of(&by_idle));
+        let confidence = match (waited, idle) {
+            (Some(_), Some(_)) => "high",
+            // Waiting that overlaps with computation costs nothing and proves nothing: a straggler has an idle
+            // GPU.
+            (Some(costs), None) if works_all_along(facts, unit, costs) => continue,
+            (Some(_), None) | (None, Some(_)) => "medium",
+            (None, None) => continue,
+        };
+        let costs = waited.or(idle).unwrap_or(0.0);
+        let signs = match (waited.is_some(), idle.is_some()) {
+            (true, true) => "its GPU is idle and the others wait for it in NCCL",
+            (true, false) => "the others wait for it in NCCL",
+            _ => "its GPU is idle while the others are busy",
+        };
+        let what = format!("{name} arrives late in every step (GPU clock normal): {signs}");
+        let mut one = Found::new(confidence, name, what);
+        one.costs = Some(costs.clamp(0.0, 1.0));
+        found.push(one);
+    }
+    // If many are late, no single rank is the cause.
+    if found.len() * 4 > facts.units.len().max(4) { Vec::new() } else { found }
+}
+
+/// Ranks that wait far less than the median of the others, with the others' waiting as a share of the time. In
+/// a short job only a few timed operations exist, and no GPU sample that could contradict them.
+fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
+    let set = &facts.rules.sleeping_rank;
+    let known: Vec<(&Unit<'_>, f64)> =
+        facts.units.iter().filter_map(|unit| Some((unit, unit.comm?.wait_s))).collect();
+    let time = at_work_s(facts);
+    let Some(typical) = median(known.iter().map(|(_, wait)| *wait).collect()) else { return Vec::new() };
+    let little = set.waiting_percent.share() * time;
+    if time < set.least.seconds() || known.len() < 2 || typical < little {
+        return Vec::new();
+    }
+    let late = known.iter().filter(|(_, wait)| *wait < set.waits_percent.share() * typical);
+    late.map(|(unit, wait)| (unit.name(), ((typical - wait) / time).min(1.0))).collect()
+}
+
+/// Seconds in steps as the program reports, else of the allocation.
+fn at_work_s(facts: &Facts<'_>) -> f64 {
+    let time = facts.units.iter().filter_map(|unit| Some(unit.app?.step_s?.total)).fold(0.0, f64::max);
+    let allocated = facts
+        .start()
+        .zip(facts.end)
+        .map_or(0.0, |(start, end)| railgate_node_report::plain::float(end.saturating_sub(start)) / 1000.0);
+    if time > 0.0 { time } else { allocated }
+}
+
+/// Whether its GPU runs kernels for as much of the time as the others', where a delay of this cost would show
+/// as idle time.
+fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
+    let percent = |unit: &Unit<'_>| busy(unit.gpu?).known().copied();
+    let others = facts.units.iter().filter(|other| !std::ptr::eq(*other, unit)).filter_map(percent);
+    let (Some(own), Some(typical)) = (percent(unit), median(others.collect())) else { return false };
+    let sampled_s = unit.gpu.map_or(0.0, |gpu| gpu.sampled_s);
+    let late = 100.0 * costs * (at_work_s(facts) / sampled_s.max(1.0)).min(1.0);
+    own > typical - 0.5 * late
+}
+
+/// GPUs that are busy for far less of the time than the median of the others.
+fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
+    // In a hang all GPUs but one are busy; without the program's report that cannot be distinguished from
+    // lateness.
+    if facts.outcome != Outcome::Good && facts.reporting().next().is_none() {
+        return Vec::new();
+    }
+    let known: Vec<(&Unit<'_>, f64)> = facts
+        .units
+        .iter()
+        .filter_map(|unit| match busy(unit.gpu?) {
+            Reading::Known(percent) => Some((unit, percent)),
+            _ => None,
+        })
+        .collect();
+    let Some(typical) = median(known.iter().map(|(_, busy)| *busy).collect()) else { return Vec::new() };
+    let set = &facts.rules.sleeping_rank;
+    if known.len() < 2 || typical < set.busy_percent.get() {
+        return Vec::new();
+    }
+    let idle = known.iter().filter(|(_, busy)| *busy < typical - set.idle_percent.get());
+    idle.map(|(unit, busy)| (unit.name(), (typical - busy) / 100.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulator;
+
+    /// FSDP on four H200s: the slowest GPU under its power cap (4 % below the fastest) waited least. The
+    /// others' kernels waited while computing, and no GPU was idle.
+    #[test]
+    fn rank_that_waits_little_but_is_never_idle_is_no_straggler() {
+        let mut nodes = simulator::healthy();
+        let found = |nodes: &[railgate_node_report::NodeReport]| {
+            find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None))
+        };
+        assert_eq!(found(&nodes), vec![]);
+        for row in nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives) {
+            for rank in row.by_rank.iter_mut().filter(|rank| rank.rank != 3) {
+                rank.gpu_s *= 3.0;
+            }
+        }
+        assert_eq!(found(&nodes), vec![]);
+        for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+            gpu.any_kernel_percent = Reading::Unsupported;
+            gpu.graphics_percent = Reading::Unsupported;
+        }
+        let without_the_gpus = found(&nodes);
+        assert_eq!(without_the_gpus.len(), 1);
+        assert!(without_the_gpus[0].what.contains("rank 3 arrives late"), "{without_the_gpus:?}");
+        // A job on two H200s that ended after one second of steps: 61 operations of each rank were timed.
+        for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
+            rank.step_s.as_mut().unwrap().total *= 1e-3;
+        }
+        for row in nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives) {
+            row.by_rank.iter_mut().for_each(|rank| rank.gpu_s *= 1e-3);
+        }
+        assert_eq!(found(&nodes), vec![]);
+    }
+}

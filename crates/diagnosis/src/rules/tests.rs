@@ -1,0 +1,261 @@
+//! The register is complete, and each threshold takes effect.
+
+use std::collections::BTreeSet;
+
+use railgate_model::Reading;
+use railgate_node_report::NodeReport;
+use railgate_node_report::usage::Spread;
+use serde_json::json;
+
+use super::RULES;
+use crate::facts::{Facts, Outcome};
+use crate::register::{Found, Value};
+use crate::simulator::{PLANTS, Plant, parts_with};
+use crate::{Rules, analyse, by_id, explain, rules_markdown};
+
+fn flat(mean: f64) -> Reading<Spread> {
+    Reading::Known(Spread { mean, min: mean, max: mean, over_s: 100.0 })
+}
+
+/// The table `[report.rules]` with one value set.
+fn set(rule: &str, key: &str, value: &serde_json::Value) -> Rules {
+    serde_json::from_value(json!({ rule: { key: value } })).unwrap()
+}
+
+fn find(rule: &str, nodes: &[NodeReport], rules: &Rules) -> Vec<Found> {
+    let failed = nodes[0].exit.is_some_and(|exit| exit.status != 0);
+    let outcome = if failed { Outcome::Failed } else { Outcome::Good };
+    let facts = Facts::new(nodes, nodes[0].end, outcome, None).under(rules);
+    (by_id(rule).unwrap().find)(&facts)
+}
+
+fn only(plant: Plant) -> Vec<NodeReport> {
+    parts_with(&[plant])
+}
+
+/// Without the program's report.
+fn silent(plant: Plant) -> Vec<NodeReport> {
+    let mut nodes = only(plant);
+    nodes.iter_mut().for_each(|node| node.application = None);
+    nodes
+}
+
+/// Idle GPUs, no waiting for disks, some waiting for processors.
+fn starved() -> Vec<NodeReport> {
+    let mut nodes = silent(Plant::InputStalls);
+    for host in nodes.iter_mut().map(|node| &mut node.usage.as_mut().unwrap().host) {
+        (host.io_pressure_percent, host.cpu_pressure_percent) = (flat(0.0), flat(40.0));
+    }
+    nodes
+}
+
+/// The same with busy CPU cores and no process waiting for one.
+fn busy_cores() -> Vec<NodeReport> {
+    let mut nodes = starved();
+    for host in nodes.iter_mut().map(|node| &mut node.usage.as_mut().unwrap().host) {
+        (host.cpu_pressure_percent, host.cpu_cores) = (flat(0.0), flat(30.4));
+    }
+    nodes
+}
+
+/// Rank 1 last reported 100 s before the others.
+fn fell_silent() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::Killed);
+    let rank = &mut nodes[0].application.as_mut().unwrap().ranks[1];
+    (rank.last_seen, rank.steps) = (rank.last_seen - 100_000, rank.steps - 50);
+    nodes
+}
+
+/// A hang whose communicator was aborted, and another communicator used 100 s later.
+fn given_up() -> Vec<NodeReport> {
+    const USED: u64 = 1_800_003_600_000;
+    let mut nodes = only(Plant::Hang);
+    for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
+        for one in &mut comm.communicators {
+            one.destroyed = true;
+            one.last.as_mut().unwrap().time = USED - 100_000;
+        }
+        let mut later = comm.communicators.clone();
+        for one in &mut later {
+            (one.hash, one.ops, one.destroyed) = ("later".to_owned(), 7, false);
+            one.last.as_mut().unwrap().time = USED;
+        }
+        comm.communicators.extend(later);
+    }
+    nodes
+}
+
+/// PCIe traffic of 4 GB/s, both directions together.
+fn copies() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::LateLaunches);
+    for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+        (gpu.pcie_tx_bytes_s, gpu.pcie_rx_bytes_s) = (flat(2e9), flat(2e9));
+    }
+    nodes
+}
+
+/// 3.4 busy cores for four GPUs.
+fn three_cores() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::LateLaunches);
+    nodes.iter_mut().for_each(|node| node.usage.as_mut().unwrap().host.cpu_cores = flat(3.4));
+    nodes
+}
+
+/// Two GPUs: the one with less work has a higher clock, the other one more work at a lower clock.
+fn half_a_batch() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::SmallBatch);
+    nodes.truncate(1);
+    nodes[0].usage.as_mut().unwrap().gpus.truncate(2);
+    nodes
+}
+
+/// The straggler waits for the others in another collective.
+fn waits_a_little() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::Sleeps);
+    for comm in nodes.iter_mut().map(|node| node.communication.as_mut().unwrap()) {
+        let mut other = comm.collectives[0].clone();
+        other.op = "AllGather".to_owned();
+        other.by_rank.iter_mut().for_each(|rank| rank.gpu_s = if rank.rank == 1 { 3.0 } else { 1.0 });
+        comm.collectives.push(other);
+    }
+    nodes
+}
+
+/// Rule and key of a threshold, a job on which it decides, words of the finding, a value with which the finding
+/// appears, and one with which it does not.
+type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f64, f64);
+
+const ROWS: &[Row] = &[
+    ("killed-rank", "silent", fell_silent, "stopped reporting", 99.0, 101.0),
+    ("killed-rank", "silent_steps", fell_silent, "stopped reporting", 86.0, 87.0),
+    ("hang", "standstill", || only(Plant::Hang), "", 599.0, 601.0),
+    ("hang", "standstill_steps", || only(Plant::Hang), "", 517.0, 518.0),
+    ("hang", "assumed_step", || silent(Plant::Hang), "", 59.0, 61.0),
+    ("hang", "same_time", given_up, "stopped before", 101.0, 99.0),
+    ("slow-clock", "below_percent", || only(Plant::SlowClock), "", 14.2, 14.3),
+    ("slow-clock", "busy_percent", || only(Plant::SlowClock), "", 76.0, 77.0),
+    ("slow-clock", "more_work_percent", half_a_batch, "", 40.1, 40.0),
+    ("slow-clock", "reason_percent", || only(Plant::SlowClock), "power brake", 89.9, 90.1),
+    ("sleeping-rank", "least", || only(Plant::Sleeps), "wait for it in NCCL", 618.0, 619.0),
+    ("sleeping-rank", "waiting_percent", || only(Plant::Sleeps), "wait for it in NCCL", 25.7, 25.8),
+    ("sleeping-rank", "waits_percent", waits_a_little, "wait for it in NCCL", 20.2, 20.0),
+    ("sleeping-rank", "busy_percent", || only(Plant::Sleeps), "is idle", 91.5, 91.6),
+    ("sleeping-rank", "idle_percent", || only(Plant::Sleeps), "is idle", 24.0, 24.1),
+    ("uneven-work", "off_percent", || only(Plant::SmallBatch), "", 40.0, 40.1),
+    ("input-bound", "waiting_percent", || only(Plant::InputStalls), "", 22.2, 22.3),
+    ("input-bound", "busy_percent", || silent(Plant::InputStalls), "", 72.0, 71.9),
+    ("input-bound", "sm_percent", || silent(Plant::InputStalls), "", 51.3, 51.2),
+    ("input-bound", "io_pressure_percent", || silent(Plant::InputStalls), "", 34.9, 35.1),
+    ("input-bound", "cpu_pressure_percent", starved, "", 39.9, 40.1),
+    ("input-bound", "cores_percent", busy_cores, "", 94.9, 95.1),
+    ("memory-bound", "dram_percent", || only(Plant::MemoryBound), "", 65.8, 65.9),
+    ("memory-bound", "dram_running_percent", || only(Plant::MemoryBound), "", 83.5, 83.6),
+    ("memory-bound", "tensor_running_percent", || only(Plant::MemoryBound), "", 10.1, 9.9),
+    ("launch-bound", "tensor_percent", || only(Plant::TinyKernels), "", 3.2, 3.1),
+    ("launch-bound", "dram_percent", || only(Plant::TinyKernels), "", 7.9, 7.8),
+    ("launch-bound", "own_percent", || only(Plant::TinyKernels), "", 78.8, 78.9),
+    ("launch-bound", "own_of_busy_percent", || only(Plant::TinyKernels), "", 87.5, 87.6),
+    ("launch-bound", "sm_percent", || only(Plant::TinyKernels), "", 16.5, 16.4),
+    ("launch-bound", "sm_running_percent", || only(Plant::TinyKernels), "", 20.9, 20.8),
+    ("launch-bound", "gap_percent", || only(Plant::LateLaunches), "too late", 58.9, 59.0),
+    ("launch-bound", "least_steps", || only(Plant::LateLaunches), "too late", 399.0, 400.0),
+    ("launch-bound", "copied_gb_s", copies, "too late", 4.2, 4.1),
+    ("launch-bound", "cores_percent", three_cores, "too late", 84.9, 85.1),
+    ("rail-imbalance", "used_mb_s", || only(Plant::SlowRail), "", 39999.0, 40001.0),
+    ("rail-imbalance", "carries_percent", || only(Plant::SlowRail), "", 15.1, 14.9),
+];
+
+/// In seconds if the key is a time.
+fn value(rule: &str, key: &str, number: f64) -> serde_json::Value {
+    let one = by_id(rule).unwrap().thresholds.iter().find(|one| one.key == key).unwrap();
+    match one.default {
+        Value::Time(_) => json!(format!("{number}s")),
+        Value::Number(_) => json!(number),
+    }
+}
+
+#[test]
+fn each_threshold_decides_at_its_limit() {
+    for (rule, key, job, words, with, without) in ROWS {
+        let nodes = job();
+        let says = |number: f64| {
+            let found = find(rule, &nodes, &set(rule, key, &value(rule, key, number)));
+            found.iter().any(|found| found.what.contains(words))
+        };
+        assert!(says(*with), "{rule}: {key} = {with}: {words:?} is not found");
+        assert!(!says(*without), "{rule}: {key} = {without}: {words:?} is found");
+    }
+    let tried: BTreeSet<(&str, &str)> = ROWS.iter().map(|row| (row.0, row.1)).collect();
+    let keys = RULES.iter().flat_map(|rule| rule.thresholds.iter().map(|one| (rule.id, one.key)));
+    assert_eq!(tried, keys.collect(), "each threshold has a row");
+}
+
+#[test]
+fn each_value_out_of_range_is_refused_and_named() {
+    for (rule, one) in RULES.iter().flat_map(|rule| rule.thresholds.iter().map(move |one| (rule.id, one))) {
+        let problems = |value: &serde_json::Value| set(rule, one.key, value).problems();
+        for inside in [one.default, one.low, one.high] {
+            assert_eq!(problems(&json!(inside)), [""; 0], "{rule} {}", one.key);
+        }
+        let beyond = match (one.low, one.high) {
+            (Value::Number(low), Value::Number(high)) => [json!(low.get() - 0.01), json!(high.get() + 0.01)],
+            // A time cannot be below 0s.
+            (_, high) => [json!(format!("{high} 1ms")), json!(format!("{high} 1ms"))],
+        };
+        for outside in beyond {
+            let said = problems(&outside);
+            let place = format!("report.rules.{rule}.{}: ", one.key);
+            let range = format!("is not within {} to {}", one.low, one.high);
+            assert!(said.len() == 1 && said[0].starts_with(&place) && said[0].ends_with(&range), "{said:?}");
+        }
+    }
+    assert_eq!(Rules::default().problems(), [""; 0]);
+}
+
+#[test]
+fn each_rule_has_documentation_and_a_table() {
+    let page = rules_markdown();
+    let tables = serde_json::to_value(Rules::default()).unwrap();
+    let mut ids = BTreeSet::new();
+    for rule in RULES {
+        let id = rule.id;
+        assert!(ids.insert(id), "{id} stands twice");
+        for text in [rule.about, rule.evidence, rule.why, rule.look_alikes, rule.fix] {
+            assert!(!text.is_empty() && !text.starts_with(' '), "{id}: {text:?}");
+        }
+        assert!(rule.about.len() <= 110 && !rule.about.ends_with('.') && !rule.fix.ends_with('.'), "{id}");
+        let told = explain(id).unwrap();
+        assert!(page.contains(&format!("\n## {id}\n")) && told.starts_with(&format!("{id}: ")), "{told}");
+        let shown = tables.get(id).map(|table| table.as_object().unwrap().len()).unwrap_or_default();
+        assert_eq!(shown, rule.thresholds.len(), "{id}: its table is named otherwise, or lacks keys");
+        for one in rule.thresholds {
+            let line = format!("\n{} = {}\n", one.key, one.default.toml());
+            assert!(told.contains(&line) && page.contains(&line) && !one.meaning.is_empty(), "{id}: {line}");
+            assert_eq!(tables[id][one.key], json!(one.default), "{id}: {}", one.key);
+        }
+    }
+    assert_eq!(tables.as_object().unwrap().keys().filter(|id| !ids.contains(id.as_str())).count(), 0);
+    assert_eq!(explain("slow-clok"), None);
+    let long = page.lines().find(|line| line.chars().count() > 190 && !line.starts_with('|'));
+    assert_eq!(long, None);
+}
+
+/// Finds rules missing in the register, and rules that no planted fault triggers.
+#[test]
+fn planted_faults_are_reported_under_registered_ids() {
+    let mut reported = BTreeSet::new();
+    for (plant, _, wanted) in PLANTS {
+        let nodes = only(plant);
+        let failed = nodes[0].exit.is_some_and(|exit| exit.status != 0);
+        let outcome = if failed { Outcome::Failed } else { Outcome::Good };
+        let analysis = analyse(&nodes, nodes[0].end, outcome, None, &Rules::DEFAULT).unwrap();
+        for one in &analysis.diagnoses {
+            let rule = by_id(&one.rule).unwrap_or_else(|| panic!("{one:?}"));
+            assert_eq!(one.class, rule.class.as_str());
+        }
+        let ids = analysis.diagnoses.into_iter().map(|one| one.rule);
+        reported.extend(ids);
+        assert!(wanted.is_empty() || by_id(wanted).is_some(), "{wanted}");
+    }
+    assert_eq!(reported, RULES.iter().map(|rule| rule.id.to_owned()).collect());
+}

@@ -1,0 +1,41 @@
+//! Records of a job: what each node reports about an attempt, and what the controller adds.
+//!
+//! Each node writes a [`NodeReport`] per attempt: use of the hardware, counters before and after, NCCL, evidence.
+//! The controller adds its [`Decision`] and a [`SlurmEnd`]. Reports never decide about a node, because they
+//! belong to the user, who may have changed them.
+
+pub mod application;
+mod applied;
+pub mod comm;
+mod config;
+mod counters;
+mod decision;
+mod evidence;
+mod for_reader;
+mod node_report;
+pub mod plain;
+mod slurm_end;
+mod slurm_view;
+mod tasks;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod transport;
+pub mod usage;
+
+pub use application::Application;
+pub use applied::{Applied, AppliedBy, applied};
+pub use comm::Communication;
+pub use config::StatsConfig;
+pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, RunGpus, Window, gpu_uses, port_uses};
+pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
+pub use evidence::{evidence, kernel_events};
+pub use for_reader::{finding_for_reader, reason_for_reader};
+pub use node_report::{
+    Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
+    SetBy, StepEnv, StepSetting,
+};
+pub use slurm_end::SlurmEnd;
+pub use slurm_view::{DownNode, SlurmView};
+pub use tasks::{JOB_NAME, TaskGroup, Tasks};
+pub use transport::{Over, Sure, Transport, transport};
+pub use usage::Usage;

@@ -1,0 +1,27 @@
+//! Report of a job: the merge of its nodes' and the controller's records, why it ended, and the pages.
+//!
+//! [`JobReport::merge`] interprets the records, `view` makes every sentence once, and text, HTML and the redacted
+//! copy lay them out.
+
+mod exits;
+mod html;
+mod job_report;
+mod json;
+mod load;
+mod next_step;
+mod redact;
+#[cfg(test)]
+mod testing;
+mod text;
+mod timeline;
+mod view;
+mod why;
+
+pub use html::{html, html_with, redacted_html};
+pub use job_report::{Attempt, JobReport, Missing};
+pub use json::json;
+pub use load::{load, load_known};
+pub use redact::redacted_json;
+pub use text::{brief, live, redacted, summary, text};
+pub use timeline::{Event, Weight};
+pub use why::{EndKind, Ended, Next, Proof, why_ended};

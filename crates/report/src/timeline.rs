@@ -1,0 +1,148 @@
+use railgate_model::UnixMillis;
+use railgate_model::xid_catalogue::{Owner, explain};
+use railgate_node_report::{ActKind, NodeReport};
+use serde::{Deserialize, Serialize};
+
+use crate::exits::ending;
+use crate::why::decided;
+use crate::{Attempt, EndKind};
+
+/// Importance of an event in the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// A regular event of the job.
+    Step,
+    /// An act of railgate.
+    Act,
+    /// A problem.
+    Warn,
+    /// A failure.
+    Fail,
+}
+
+/// One event of the timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Time of the event.
+    pub time: UnixMillis,
+    /// `time` is an upper bound.
+    #[serde(default)]
+    pub by_then: bool,
+    /// Attempt number.
+    pub attempt: u32,
+    /// Node name; `controller` for the controller.
+    pub node: String,
+    /// Importance.
+    pub weight: Weight,
+    /// Description.
+    pub what: String,
+}
+
+/// With more nodes than this, regular events are summed up.
+const FEW_NODES: usize = 4;
+
+/// Events of all attempts, in time order.
+pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for attempt in attempts {
+        ordinary(attempt, &mut events);
+        for node in &attempt.nodes {
+            remarkable(attempt.attempt, node, &mut events);
+        }
+        if let Some(decision) = &attempt.decision {
+            events.push(Event {
+                time: decision.time,
+                by_then: false,
+                attempt: attempt.attempt,
+                node: "controller".to_owned(),
+                weight: Weight::Act,
+                what: format!("{}: {}", decision.what.title(), decided(attempt, decision)),
+            });
+        }
+    }
+    events.sort_by_key(|event| (event.attempt, event.time));
+    events
+}
+
+fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
+    let mut push = |time, node: String, what: String| {
+        let weight = Weight::Step;
+        events.push(Event { time, by_then: false, attempt: attempt.attempt, node, weight, what });
+    };
+    let fitness = |node: &NodeReport| match &node.prolog {
+        Some(look) => look.verdict.fitness.to_string(),
+        None => "not judged".to_owned(),
+    };
+    if attempt.nodes.len() <= FEW_NODES {
+        for node in &attempt.nodes {
+            // A running or dead node has only its start report.
+            let what = match &node.prolog {
+                None if node.end.is_none() => "the job begins".to_owned(),
+                _ => format!("prolog: {}", fitness(node)),
+            };
+            push(node.start, node.node.clone(), what);
+        }
+    } else if let Some(start) = attempt.start {
+        let mut counts = std::collections::BTreeMap::<String, usize>::new();
+        for node in &attempt.nodes {
+            *counts.entry(fitness(node)).or_default() += 1;
+        }
+        let counts: Vec<String> =
+            counts.iter().map(|(fitness, count)| format!("{count} {fitness}")).collect();
+        push(start, format!("{} nodes", attempt.nodes.len()), format!("prologs: {}", counts.join(", ")));
+    }
+    if let Some(end) = attempt.end {
+        // A job that is completing in order to be requeued has an end, too.
+        let what = match attempt.ended.kind {
+            EndKind::Running | EndKind::Waiting => "the epilogs have begun".to_owned(),
+            _ => format!("the job ended: {}", ending(attempt)),
+        };
+        push(
+            end,
+            if attempt.nodes.len() == 1 { attempt.nodes[0].node.clone() } else { "all nodes".to_owned() },
+            what,
+        );
+    }
+}
+
+fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
+    let mut push = |time, by_then, weight, what| {
+        events.push(Event { time, by_then, attempt, node: node.node.clone(), weight, what });
+    };
+    for xid in &node.kernel.xids {
+        let (owner, meaning) = explain(xid.code, &xid.text);
+        let weight = if owner == Owner::Hardware { Weight::Fail } else { Weight::Warn };
+        let gpu = xid.gpu.map_or_else(|| "a GPU".to_owned(), |gpu| gpu.to_string());
+        let index = node.gpus.iter().find(|line| {
+            let place = |pci: railgate_model::PciAddress| (pci.domain, pci.bus, pci.device);
+            line.pci.known().copied().map(place) == xid.gpu.map(place)
+        });
+        let gpu = match index {
+            Some(line) if line.own == Some(false) => format!("GPU {} ({gpu}), not of this job", line.index),
+            Some(line) => format!("GPU {} ({gpu})", line.index),
+            None => gpu,
+        };
+        let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
+        push(xid.time, false, weight, format!("Xid {} on {gpu}{pid}: {meaning}", xid.code));
+    }
+    for item in &node.evidence {
+        let known = item.time.is_some_and(|time| node.kernel.xids.iter().any(|xid| xid.time == time));
+        if let (Some(time), false) = (item.time.or(node.end), known) {
+            let what = format!("{}: {}", item.finding.subject(), item.finding.what);
+            push(time, item.time.is_none(), Weight::Fail, what);
+        }
+    }
+    for act in &node.acts {
+        let weight = match act.what {
+            ActKind::Drained | ActKind::Notified => Weight::Act,
+            ActKind::Refused => Weight::Fail,
+            ActKind::WouldDrain
+            | ActKind::Breaker
+            | ActKind::ForeignReason
+            | ActKind::Pending
+            | ActKind::Failed => Weight::Warn,
+        };
+        push(act.time, false, weight, act.sentence());
+    }
+}
