@@ -1,0 +1,96 @@
+//! Which of many errors was the first that counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::events::{Event, Read, shown};
+use crate::rules::Kind;
+use crate::{FirstError, Found, Log};
+
+/// Ordinary lines that a process may print between its error and its end, and between errors of one failure: clean-up, a summary.
+const AFTER: usize = 30;
+/// An error in so many lines from the start of a cut log may have been preceded by another one.
+const AT_THE_START: usize = 5;
+
+pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
+    let candidates: Vec<(usize, &Event)> =
+        logs.iter().enumerate().flat_map(|(log, read)| last_failures(read, ranks).map(move |event| (log, event))).collect();
+    let consequences =
+        logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
+    let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
+    let first = [Kind::Cause, Kind::Exit, Kind::Consequence].into_iter().find_map(|kind| of(kind).copied().reduce(earlier));
+    let Some((log, event)) = first else { return Found { consequences, ..Found::default() } };
+    let key = likeness(&event.text);
+    let same: BTreeSet<u32> = of(event.rule.kind)
+        .filter(|(_, other)| likeness(&other.text) == key)
+        .filter_map(|(_, other)| other.rank)
+        .collect();
+    let rank = event.rank.or_else(|| rank_of_exit(&candidates)).filter(|_| same.len() < 2 || event.rank.is_some());
+    let next = candidates.iter().filter(|(_, other)| other.rank.is_some() && other.rank != rank).filter_map(|(_, other)| other.when);
+    let ahead_s = event
+        .when
+        .and_then(|when| next.map(|next| next - when).filter(|&ahead| ahead >= 0.0).reduce(f64::min))
+        .filter(|_| rank.is_some());
+    let cut = sources.get(log).is_some_and(|log| log.cut);
+    Found {
+        may_lie_before: cut && (event.line <= AT_THE_START || event.rule.kind == Kind::Consequence),
+        first: Some(FirstError {
+            rule: event.rule,
+            text: shown(&event.text),
+            from: event.from.as_deref().map(shown),
+            place: event.place.clone(),
+            rank,
+            ranks: same.len().max(1),
+            ahead_s,
+            line: event.line,
+            log,
+        }),
+        consequences,
+    }
+}
+
+/// The earlier of two: by their times if they are in different logs, otherwise by their lines.
+fn earlier<'e>(a: (usize, &'e Event), b: (usize, &'e Event)) -> (usize, &'e Event) {
+    let later = if a.0 == b.0 {
+        b.1.line < a.1.line
+    } else {
+        match (a.1.when, b.1.when) {
+            (Some(a), Some(b)) => b < a,
+            _ => false,
+        }
+    };
+    if later { b } else { a }
+}
+
+/// The errors of a log that belong to the last failure of their process: after which it did not go on with its work.
+fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
+    let mut by_stream: BTreeMap<usize, Vec<&Event>> = BTreeMap::new();
+    for event in &read.events {
+        by_stream.entry(event.stream).or_default().push(event);
+    }
+    let ranks = usize::try_from(ranks).unwrap_or(1);
+    by_stream.into_iter().flat_map(move |(stream, events)| {
+        // Where lines have no label, other ranks' clean-up lies between.
+        let gap = if read.is_labelled.get(stream) == Some(&true) { AFTER } else { AFTER + 4 * ranks };
+        let mut upto = read.ordinary.get(stream).copied().unwrap_or(0);
+        let mut kept = Vec::new();
+        for event in events.into_iter().rev() {
+            if upto.saturating_sub(event.ordinary) > gap {
+                break;
+            }
+            upto = event.ordinary;
+            kept.push(event);
+        }
+        kept.into_iter().rev()
+    })
+}
+
+/// The rank that a launcher names first among ended ones.
+fn rank_of_exit(candidates: &[(usize, &Event)]) -> Option<u32> {
+    let exit = candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Exit);
+    exit.filter_map(|(_, event)| event.rank).next()
+}
+
+/// A message without its numbers: what many ranks write alike.
+fn likeness(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit()).take(120).collect()
+}

@@ -1,0 +1,267 @@
+//! Lines of a log made into events: an error each.
+
+use std::collections::HashMap;
+
+use crate::line::{self, Line, Moment, Numbered};
+use crate::rules::{self, Kind, Rule};
+use crate::traceback::{self, Place, Step, Traceback};
+use crate::{Log, mask};
+
+/// An error in a log.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) rule: &'static Rule,
+    pub(crate) text: String,
+    pub(crate) from: Option<String>,
+    pub(crate) place: Option<Place>,
+    /// The label of its lines; the whole log is one stream where there is none.
+    pub(crate) stream: usize,
+    pub(crate) rank: Option<u32>,
+    pub(crate) when: Option<Moment>,
+    pub(crate) line: usize,
+    /// Ordinary lines of its stream before it.
+    pub(crate) ordinary: usize,
+}
+
+/// A log that was read.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    pub(crate) events: Vec<Event>,
+    /// Ordinary lines of each stream.
+    pub(crate) ordinary: Vec<usize>,
+    pub(crate) is_labelled: Vec<bool>,
+}
+
+/// The output of one process, or of all where lines have no label.
+#[derive(Debug, Default)]
+struct Stream {
+    open: Option<(Traceback, usize)>,
+    /// The event that a chained traceback continues.
+    chained: Option<usize>,
+    /// An event that waits for the stack of Python's fault handler.
+    crashed: Option<usize>,
+    /// An event whose message goes on in another traceback, of a data loader's worker.
+    nested: Option<usize>,
+    last: Option<usize>,
+    ordinary: usize,
+}
+
+/// The most events that are kept of a log: of 512 ranks each writes some.
+const MOST_EVENTS: usize = 50_000;
+/// The most labels that are told apart.
+const MOST_STREAMS: usize = 20_000;
+
+pub(crate) fn read(log: &Log<'_>) -> Read {
+    let numbered = Numbered::of(log.bytes);
+    let mut reader = Reader { rank: log.rank, ..Reader::default() };
+    for bytes in log.bytes.split(|&byte| byte == b'\n') {
+        reader.lines += 1;
+        let line = line::read(bytes, numbered);
+        reader.take(&line);
+    }
+    Read {
+        events: reader.events,
+        ordinary: reader.streams.iter().map(|stream| stream.ordinary).collect(),
+        is_labelled: (0..reader.streams.len()).map(|stream| stream > 0).collect(),
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    /// The first stream is that of lines without a label.
+    streams: Vec<Stream>,
+    labels: HashMap<String, usize>,
+    events: Vec<Event>,
+    rank: Option<u32>,
+    lines: usize,
+}
+
+const CHAINED: [&str; 2] = [
+    "During handling of the above exception, another exception occurred",
+    "The above exception was the direct cause of the following exception",
+];
+
+impl Reader {
+    fn take(&mut self, line: &Line) {
+        let at = self.stream(line.label.as_deref());
+        let text = line.text.as_str();
+        if text.is_empty() {
+            return;
+        }
+        if traceback::begins(text) {
+            self.open(at, text);
+            return;
+        }
+        if let Some((mut traceback, begun)) = self.streams.get_mut(at).and_then(|stream| stream.open.take()) {
+            match traceback.feed(text) {
+                Step::Inside => self.put_back(at, traceback, begun),
+                Step::Last => self.close(at, &traceback, begun, line),
+                Step::Foreign if line.label.is_none() && traceback.is_young() => {
+                    // Another process's line between: the traceback may go on.
+                    self.put_back(at, traceback, begun);
+                    self.single(at, line);
+                }
+                Step::Foreign => self.single(at, line),
+            }
+            return;
+        }
+        if CHAINED.iter().any(|chained| text.contains(chained)) {
+            if let Some(stream) = self.streams.get_mut(at) {
+                stream.chained = stream.last;
+            }
+            return;
+        }
+        if self.fault_handler(at, text) {
+            return;
+        }
+        self.single(at, line);
+    }
+
+    fn stream(&mut self, label: Option<&str>) -> usize {
+        if self.streams.is_empty() {
+            self.streams.push(Stream::default());
+        }
+        let Some(label) = label else { return 0 };
+        if let Some(&at) = self.labels.get(label) {
+            return at;
+        }
+        if self.streams.len() >= MOST_STREAMS {
+            return 0;
+        }
+        self.streams.push(Stream::default());
+        self.labels.insert(label.to_owned(), self.streams.len() - 1);
+        self.streams.len() - 1
+    }
+
+    fn put_back(&mut self, at: usize, traceback: Traceback, begun: usize) {
+        if let Some(stream) = self.streams.get_mut(at) {
+            stream.open = Some((traceback, begun));
+        }
+    }
+
+    fn open(&mut self, at: usize, text: &str) {
+        let begun = self.lines;
+        let Some(stream) = self.streams.get_mut(at) else { return };
+        let mut traceback = Traceback::new(text);
+        if text.contains("Original Traceback") {
+            stream.nested = stream.last;
+        } else if let Some((_, begun)) = stream.open.take() {
+            // Two processes without labels: neither's frames can be told from the other's.
+            traceback.mixed = true;
+            stream.open = Some((traceback, begun));
+            return;
+        }
+        stream.open = Some((traceback, begun));
+    }
+
+    /// A traceback's last line has come.
+    fn close(&mut self, at: usize, traceback: &Traceback, begun: usize, line: &Line) {
+        let text = line.text.trim_start_matches(['|', '+', ' ']).to_owned();
+        let place = traceback.place.clone().filter(|_| !traceback.mixed);
+        let rule = rules::of(&text).filter(|rule| rule.kind != Kind::Detail).unwrap_or(rules::EXCEPTION);
+        let Some(stream) = self.streams.get_mut(at) else { return };
+        let (chained, nested) = (stream.chained.take(), stream.nested.take());
+        if let Some(event) = nested.and_then(|nested| self.events.get_mut(nested)) {
+            // The worker's own error says more than the wrapper's.
+            event.place = place.or(event.place.take());
+            event.text = text;
+            event.rule = rule;
+            return;
+        }
+        if let Some(event) = chained.and_then(|chained| self.events.get_mut(chained)) {
+            let was = std::mem::replace(&mut event.text, text);
+            // What it was raised from is the cause if the last one only follows from something.
+            if event.rule.kind == Kind::Cause && rule.kind != Kind::Cause {
+                event.text = was;
+            } else {
+                event.from.get_or_insert(was);
+                event.rule = rule;
+                event.place = place.or(event.place.take());
+            }
+            return;
+        }
+        self.push(at, rule, &text, place, line, begun);
+    }
+
+    /// Frames below `Fatal Python error`, the innermost first.
+    fn fault_handler(&mut self, at: usize, text: &str) -> bool {
+        let Some(stream) = self.streams.get_mut(at) else { return false };
+        let Some(event) = stream.crashed else { return false };
+        if text.starts_with("Current thread ") || text.starts_with("Thread 0x") {
+            return true;
+        }
+        let mut frames = Traceback::default();
+        if !text.starts_with("  File ") || frames.feed(text) != Step::Inside {
+            stream.crashed = None;
+            return false;
+        }
+        if let Some(event) = self.events.get_mut(event)
+            && event.place.is_none()
+        {
+            event.place = frames.place;
+        }
+        true
+    }
+
+    /// A line that stands alone.
+    fn single(&mut self, at: usize, line: &Line) {
+        match rules::of(&line.text) {
+            Some(rule) if rule.kind == Kind::Detail => {}
+            Some(rule) => {
+                let begun = self.lines;
+                let event = self.push(at, rule, &line.text, None, line, begun);
+                if line.text.starts_with("Fatal Python error")
+                    && let Some(stream) = self.streams.get_mut(at)
+                {
+                    stream.crashed = event;
+                }
+            }
+            None => {
+                if let Some(stream) = self.streams.get_mut(at) {
+                    stream.ordinary += 1;
+                }
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        at: usize,
+        rule: &'static Rule,
+        text: &str,
+        place: Option<Place>,
+        line: &Line,
+        begun: usize,
+    ) -> Option<usize> {
+        let stream = self.streams.get_mut(at)?;
+        if self.events.len() >= MOST_EVENTS {
+            return None;
+        }
+        stream.last = Some(self.events.len());
+        self.events.push(Event {
+            rule,
+            text: text.to_owned(),
+            from: None,
+            place,
+            stream: at,
+            rank: line.rank.or(self.rank).or_else(|| rank_in(text)),
+            when: line.when,
+            line: begun,
+            ordinary: stream.ordinary,
+        });
+        stream.last
+    }
+}
+
+/// The rank that a message names as its own: `[Rank 3]`, `PG 0 Rank 3`, `[0] NCCL` names a GPU and is none.
+fn rank_in(text: &str) -> Option<u32> {
+    let at = text.find("[Rank ").map(|at| at + "[Rank ".len()).or_else(|| text.find(" Rank ").map(|at| at + " Rank ".len()))?;
+    let digits: String = text.get(at..)?.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// A message as it is shown: without its moment, credentials masked, in one line.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST: usize = 300;
+    railgate_text::clip(mask::mask(text.trim()).trim(), MOST)
+}

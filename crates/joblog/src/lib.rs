@@ -1,0 +1,67 @@
+//! The first error of a job, found in the text of its logs by rules.
+//!
+//! The input is what a job wrote: text that anybody could have written. It is read with bounds, never run, and a result is
+//! what a log claims. It is no evidence against a node.
+
+mod choose;
+mod events;
+mod line;
+mod mask;
+mod rules;
+mod traceback;
+
+pub use mask::MASKED;
+pub use rules::{Class, EXCEPTION, Kind, RULES, Rule};
+pub use traceback::Place;
+
+/// A log, or the end of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Log<'a> {
+    pub bytes: &'a [u8],
+    /// The rank that wrote it, where each rank has a file.
+    pub rank: Option<u32>,
+    /// The first byte is not the first of the file: an earlier error may be missing.
+    pub cut: bool,
+}
+
+/// The first error, in what the logs hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FirstError {
+    /// The row of [`RULES`], or [`EXCEPTION`].
+    pub rule: &'static Rule,
+    /// The message in one line, printable, credentials masked, at most 300 characters.
+    pub text: String,
+    /// The exception that this one was raised from.
+    pub from: Option<String>,
+    /// Where in the user's own code.
+    pub place: Option<Place>,
+    /// The rank that wrote it; `None` if the log does not tell.
+    pub rank: Option<u32>,
+    /// How many labelled ranks wrote the same message: all of them failing alike is not one rank's failure.
+    pub ranks: usize,
+    /// Seconds from this error to the next rank's, where the log has times.
+    pub ahead_s: Option<f64>,
+    /// Its line in the log, from 1; in what was read if the log was cut.
+    pub line: usize,
+    /// The index of its log.
+    pub log: usize,
+}
+
+/// What the logs say about the end of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    pub first: Option<FirstError>,
+    /// How many lines followed from an error elsewhere: watchdogs, closed connections.
+    pub consequences: usize,
+    /// A log was cut, and its first error lies in its first lines: the true first one may lie before.
+    pub may_lie_before: bool,
+}
+
+/// The first error in the logs of a job with `ranks` ranks.
+///
+/// Causes come before reports of ended processes, these before consequences (a watchdog's timeout, a closed connection); among
+/// causes the earliest holds. An error after which its process went on with its work did not end it.
+pub fn first_error(logs: &[Log<'_>], ranks: u32) -> Found {
+    let events: Vec<events::Read> = logs.iter().map(events::read).collect();
+    choose::choose(&events, logs, ranks)
+}

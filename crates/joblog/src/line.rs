@@ -1,0 +1,184 @@
+//! Lines of a log: bounded, printable, and with the label of the rank that wrote them.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// The most characters of a line that are read. Messages of PyTorch and NCCL are shorter; a dumped tensor is not.
+const LONGEST: usize = 2_000;
+
+/// A moment as logs write it: seconds since the start of the year, in the zone of the log. Formats without a year (glog) and
+/// without a zone are comparable with it in one log, and between nodes with one zone.
+pub(crate) type Moment = f64;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    /// Without colour, label and moment.
+    pub(crate) text: String,
+    /// What a launcher put in front of the line: `[rank1]`, `3`. Lines with one label come from one process.
+    pub(crate) label: Option<String>,
+    /// The rank in the job, where the label is one.
+    pub(crate) rank: Option<u32>,
+    pub(crate) when: Option<Moment>,
+}
+
+/// Whether `srun --label` numbers the lines: a number and a colon are also what a program prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbered {
+    Yes,
+    No,
+}
+
+impl Numbered {
+    /// Nine of ten lines of a labelled log have a label; the others are those of srun and slurmstepd.
+    pub(crate) fn of(log: &[u8]) -> Numbered {
+        let lines = log.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).take(2_000);
+        let (mut all, mut numbered) = (0_usize, 0_usize);
+        for line in lines {
+            all += 1;
+            numbered += usize::from(number(line).is_some());
+        }
+        if all > 0 && numbered * 10 >= all * 9 { Numbered::Yes } else { Numbered::No }
+    }
+}
+
+/// The number in front of a line: ` 3: text`.
+fn number(line: &[u8]) -> Option<(u32, usize)> {
+    let blanks = line.iter().take_while(|&&byte| byte == b' ').count();
+    let digits = line.get(blanks..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if !(1..=6).contains(&digits) {
+        return None;
+    }
+    let end = blanks + digits;
+    let colon = line.get(end..end + 1)? == b":" && matches!(line.get(end + 1), None | Some(b' '));
+    let number = std::str::from_utf8(line.get(blanks..end)?).ok()?.parse().ok()?;
+    colon.then_some((number, (end + 2).min(line.len())))
+}
+
+/// Labels of PyTorch (`[rank1]:`), torchrun (`[trainer1]:`, a local rank) and Open MPI (`[1,3]<stderr>:`).
+static LABEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"^\[(?:rank(?P<rank>\d{1,6})|\d+,(?P<mpi>\d{1,6})|(?P<local>[A-Za-z_]+\d{1,4}))\](?:<std(?:out|err)>)?: ?").ok()
+});
+/// `2026-11-23 16:42:10.123`, also with `T` or `_` between, and in brackets.
+static ISO: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"\d{4}-(?P<month>\d\d)-(?P<day>\d\d)[ T_](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?").ok()
+});
+/// `E1123 16:42:10.123456` of glog; c10 writes the month without a leading zero.
+static GLOG: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"(?:^|\[)[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>\.\d{1,9})?").ok()
+});
+
+/// Reads a line.
+///
+/// Of a progress bar, which returns the carriage, only the last state is read: what a failing process appends to it.
+pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
+    let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+    let bytes = bytes.rsplit(|&byte| byte == b'\r').next().unwrap_or(bytes);
+    let mut line = Line { text: String::new(), label: None, rank: None, when: None };
+    let mut rest = bytes;
+    if let (Numbered::Yes, Some((rank, from))) = (numbered, number(rest)) {
+        line.label = Some(rank.to_string());
+        line.rank = Some(rank);
+        rest = rest.get(from..).unwrap_or_default();
+    }
+    let mut text = plain(rest);
+    if let Some(found) = LABEL.as_ref().and_then(|label| label.captures(&text)) {
+        let number = found.name("rank").or_else(|| found.name("mpi"));
+        line.rank = number.and_then(|rank| rank.as_str().parse().ok()).or(line.rank);
+        let whole = found.get(0).map_or(0..0, |whole| whole.range());
+        line.label.get_or_insert_with(|| text.get(whole.clone()).unwrap_or_default().trim_end().to_owned());
+        text.drain(whole);
+    }
+    line.when = moment(&text);
+    line.text = text;
+    line
+}
+
+/// The first moment in a text.
+pub(crate) fn moment(text: &str) -> Option<Moment> {
+    let head = text.get(..text.len().min(200)).unwrap_or(text);
+    let found = [&ISO, &GLOG].into_iter().find_map(|format| format.as_ref()?.captures(head))?;
+    let part = |name| found.name(name)?.as_str().parse::<u32>().ok();
+    let fraction = found.name("f").map_or("", |fraction| fraction.as_str().get(1..).unwrap_or_default());
+    let fraction = format!("0.{fraction}0").parse::<f64>().unwrap_or(0.0);
+    let (month, day) = (part("month")?, part("day")?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let day_of_year = DAYS.get(usize::try_from(month - 1).ok()?)? + day;
+    let seconds = ((day_of_year * 24 + part("h")?) * 60 + part("m")?) * 60 + part("s")?;
+    Some(f64::from(seconds) + fraction)
+}
+
+/// Days of a leap year before each month: one scale for all years.
+const DAYS: [u32; 12] = [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335];
+
+/// Printable text without escape sequences, cut at [`LONGEST`].
+fn plain(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().min(LONGEST));
+    let bytes = bytes.get(..bytes.len().min(4 * LONGEST)).unwrap_or(bytes);
+    let lossy = String::from_utf8_lossy(bytes);
+    let mut chars = lossy.chars().peekable();
+    let mut length = 0;
+    while let Some(c) = chars.next() {
+        if c == '\u{1b}' {
+            skip_escape(&mut chars);
+            continue;
+        }
+        if length == LONGEST {
+            break;
+        }
+        text.push(if c == '\t' { ' ' } else { railgate_text::shown(c) });
+        length += 1;
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Skips what follows an escape character: `[` to a letter (colours), `]` to a bell or a backslash (titles), or one character.
+fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
+    match chars.next() {
+        Some('[') => drop(chars.find(|c| ('\u{40}'..='\u{7e}').contains(c))),
+        Some(']') => drop(chars.find(|c| matches!(c, '\u{7}' | '\\'))),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_launchers_name_the_rank() {
+        for (line, numbered, rank, text) in [
+            ("3: step 1", Numbered::Yes, Some(3), "step 1"),
+            ("  3: step 1", Numbered::Yes, Some(3), "step 1"),
+            ("3: step 1", Numbered::No, None, "3: step 1"),
+            ("[rank12]: ValueError: x", Numbered::No, Some(12), "ValueError: x"),
+            ("[1,3]<stderr>: out", Numbered::No, Some(3), "out"),
+            ("[trainer1]:out", Numbered::No, None, "out"),
+            ("[INFO]: out", Numbered::No, None, "[INFO]: out"),
+        ] {
+            let read = read(line.as_bytes(), numbered);
+            assert_eq!((read.rank, read.text.as_str()), (rank, text), "{line}");
+        }
+    }
+
+    #[test]
+    fn escape_sequences_and_progress_bars_are_removed() {
+        let read = |line: &str| read(line.as_bytes(), Numbered::No).text;
+        assert_eq!(read("\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}x"), "red x");
+        assert_eq!(read("10%\r20%\r30% killed"), "30% killed");
+        assert_eq!(read("a\u{202e}b\u{0}c").chars().count(), 5);
+    }
+
+    #[test]
+    fn moments_of_all_formats_are_on_one_scale() {
+        let of = |line: &str| moment(line).unwrap();
+        let glog = of("[E1123 16:42:10.500000000 ProcessGroupNCCL.cpp:607]");
+        assert!((of("2026-11-23T16:42:10.5 x") - glog).abs() < 1e-6);
+        assert!((of("[2026-11-23 16:42:10,500] x") - glog).abs() < 1e-6);
+        assert!((of("[E321 02:07:08.408 ") - of("2025-03-21 02:07:08.408")).abs() < 1e-6);
+        assert_eq!(moment("step 1 of 2"), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! Python tracebacks, assembled line by line from one process's output.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// A line of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file's name without its directories: paths hold names of users.
+    pub file: String,
+    pub line: u32,
+}
+
+/// A traceback that is being read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Traceback {
+    /// The innermost frame of the user's own code.
+    pub(crate) place: Option<Place>,
+    /// Another traceback began before this one ended: frames of several processes are mixed.
+    pub(crate) mixed: bool,
+    /// Drawn in a box by `rich`.
+    boxed: bool,
+    lines: usize,
+}
+
+/// What a line is to an open traceback.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Step {
+    /// It belongs to the traceback.
+    Inside,
+    /// It is the last line: `ValueError: bad sample`.
+    Last,
+    /// It does not belong to it.
+    Foreign,
+}
+
+/// More lines than this belong to no traceback: CPython shortens deep recursion to some 1,000 frames of two or three lines.
+const MOST_LINES: usize = 4_000;
+
+static FRAME: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r#"^[ |]*File "(?P<file>[^"]+)", line (?P<line>\d+)"#).ok());
+static BOX_FRAME: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"^[│|] *(?P<file>/\S+\.py):(?P<line>\d+) in ").ok());
+static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    // A dotted name, or a single one in camel case or with a usual ending; `Epoch: 3` is another process's line.
+    let single = r"[A-Z]\w*[A-Z]\w*|Exception|Error|\w*(?:error|exception|timeout|interrupt)";
+    let dotted = r"(?:[A-Za-z_]\w*\.)+(?:[A-Z]\w*|\w*(?:error|exception|timeout|interrupt))";
+    Regex::new(&format!(r"^(?:{dotted}|{single})(?:: .*|:)?$")).ok()
+});
+
+/// Whether a line begins a traceback, also one inside a message (`Original Traceback`) or a group.
+pub(crate) fn begins(text: &str) -> bool {
+    text.contains("Traceback (most recent call last)")
+}
+
+impl Traceback {
+    pub(crate) fn new(header: &str) -> Traceback {
+        Traceback { boxed: header.contains('─'), ..Traceback::default() }
+    }
+
+    /// Few lines of it have come: one of another process may lie between them.
+    pub(crate) fn is_young(&self) -> bool {
+        self.lines < MOST_LINES
+    }
+
+    /// Takes the next line of the process.
+    pub(crate) fn feed(&mut self, text: &str) -> Step {
+        self.lines += 1;
+        if self.lines > MOST_LINES {
+            return Step::Foreign;
+        }
+        let frames = if self.boxed { &BOX_FRAME } else { &FRAME };
+        if let Some(found) = frames.as_ref().and_then(|frame| frame.captures(text)) {
+            let file = found.name("file").map_or("", |file| file.as_str());
+            if is_own(file) {
+                let line = found.name("line").and_then(|line| line.as_str().parse().ok()).unwrap_or(0);
+                self.place = Some(Place { file: name(file), line });
+            }
+            return Step::Inside;
+        }
+        let bare = text.trim_start_matches(['|', '+', ' ']);
+        let indented = text.starts_with([' ', '│', '╭', '╰', '|', '+']) || text.is_empty();
+        let is_grouped = text.starts_with("  | ") && !text.starts_with("  |  ");
+        if indented && !is_grouped {
+            return Step::Inside;
+        }
+        if LAST.as_ref().is_some_and(|last| last.is_match(bare)) { Step::Last } else { Step::Foreign }
+    }
+}
+
+/// Whether a file is the user's, not one of Python or of an installed package.
+pub(crate) fn is_own(file: &str) -> bool {
+    const OTHERS: [&str; 8] = [
+        "/site-packages/",
+        "/dist-packages/",
+        "/lib/python",
+        "/lib64/python",
+        "<frozen",
+        "<string>",
+        "/bin/torchrun",
+        "/bin/accelerate",
+    ];
+    !OTHERS.iter().any(|other| file.contains(other)) && !file.ends_with("/bin/deepspeed")
+}
+
+/// The last part of a path.
+pub(crate) fn name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> (Vec<Step>, Option<(String, u32)>) {
+        let mut traceback = Traceback::new(lines[0]);
+        let steps = lines[1..].iter().map(|line| traceback.feed(line)).collect();
+        (steps, traceback.place.map(|place| (place.file, place.line)))
+    }
+
+    #[test]
+    fn the_innermost_frame_of_own_code_is_kept() {
+        let (steps, place) = read(&[
+            "Traceback (most recent call last):",
+            "  File \"/home/a/train.py\", line 88, in main",
+            "    loss = model(batch)",
+            "           ^^^^^^^^^^^^",
+            "  File \"/opt/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 1511, in _call_impl",
+            "    return forward_call(*args, **kwargs)",
+            "ValueError: bad sample in shard 17",
+        ]);
+        assert_eq!(steps.last(), Some(&Step::Last));
+        assert_eq!(place, Some(("train.py".to_owned(), 88)));
+    }
+
+    #[test]
+    fn a_box_of_rich_is_a_traceback() {
+        let (steps, place) = read(&[
+            "╭──────── Traceback (most recent call last) ────────╮",
+            "│ /home/a/train.py:12 in <module>                   │",
+            "│                                                   │",
+            "│ ❱ 12 main()                                       │",
+            "╰───────────────────────────────────────────────────╯",
+            "KeyError: 'tokens'",
+        ]);
+        assert_eq!(steps.last(), Some(&Step::Last));
+        assert_eq!(place, Some(("train.py".to_owned(), 12)));
+    }
+
+    #[test]
+    fn the_last_line_is_an_exception_and_no_other_text() {
+        for (line, step) in [
+            ("ValueError: bad sample", Step::Last),
+            ("KeyError", Step::Last),
+            ("torch.OutOfMemoryError: CUDA out of memory.", Step::Last),
+            ("socket.timeout: timed out", Step::Last),
+            ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", Step::Last),
+            ("    raise ValueError", Step::Inside),
+            ("step 12 loss 3.2", Step::Foreign),
+        ] {
+            assert_eq!(Traceback::new("Traceback (most recent call last):").feed(line), step, "{line}");
+        }
+    }
+}

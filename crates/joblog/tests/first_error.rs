@@ -1,0 +1,171 @@
+//! Error texts of real programs, each in logs of 1, 8 and 512 ranks.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use railgate_joblog::{Kind, Log, RULES, first_error};
+
+struct Case {
+    name: String,
+    rule: String,
+    class: String,
+    says: String,
+    place: Option<String>,
+    lines: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Labels {
+    None,
+    Torch,
+    Srun,
+}
+
+fn files(folder: &str) -> Vec<(String, String)> {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
+    let mut found: Vec<_> = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
+    found.sort();
+    found
+        .into_iter()
+        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap()))
+        .collect()
+}
+
+/// The header's fields and the lines below it.
+fn parts(file: &str) -> (Vec<(&str, &str)>, Vec<String>) {
+    let (head, body) = file.split_once("\n---\n").unwrap();
+    let fields = head.lines().filter_map(|line| line.split_once(": ")).collect();
+    (fields, body.lines().map(str::to_owned).collect())
+}
+
+fn cases() -> Vec<Case> {
+    let case = |(name, file): (String, String)| {
+        let (fields, lines) = parts(&file);
+        let field = |key: &str| {
+            let found = fields.iter().find(|(name, _)| *name == key);
+            found.unwrap_or_else(|| panic!("{name}: no {key}")).1.to_owned()
+        };
+        let (rule, class, says) = (field("rule"), field("class"), field("says"));
+        assert!(!field("source").is_empty(), "{name}");
+        let place = Some(field("place")).filter(|place| place != "-");
+        Case { name, rule, class, says, place, lines }
+    };
+    files("cases").into_iter().map(case).collect()
+}
+
+fn consequences() -> Vec<(String, Vec<String>)> {
+    files("consequences").into_iter().map(|(name, file)| (name, parts(&file).1)).collect()
+}
+
+/// A generator of numbers that is the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % most.max(1)
+    }
+}
+
+/// Lines of several ranks in one order, each rank's in its own.
+fn interleave(mut ranks: Vec<(usize, Vec<String>)>, labels: Labels, numbers: &mut Numbers, log: &mut String) {
+    for (_, lines) in &mut ranks {
+        lines.reverse();
+    }
+    ranks.retain(|(_, lines)| !lines.is_empty());
+    while !ranks.is_empty() {
+        let at = numbers.below(ranks.len());
+        let (rank, lines) = &mut ranks[at];
+        let line = lines.pop().unwrap();
+        match labels {
+            Labels::None => writeln!(log, "{line}"),
+            Labels::Torch if line.starts_with("[rank") => writeln!(log, "{line}"),
+            Labels::Torch => writeln!(log, "[rank{rank}]: {line}"),
+            Labels::Srun => writeln!(log, "{rank}: {line}"),
+        }
+        .unwrap();
+        if ranks[at].1.is_empty() {
+            ranks.swap_remove(at);
+        }
+    }
+}
+
+fn log_of(case: &Case, ranks: usize, failing: usize, labels: Labels, seed: u64) -> String {
+    let mut numbers = Numbers(seed);
+    let mut log = String::new();
+    let steps = |rank: usize| {
+        let line = move |step: usize| format!("rank {rank} step {step}/1000 loss 2.{step:03} 512 ms/step, NCCL version 2.28.9");
+        (0..4).map(line).collect::<Vec<_>>()
+    };
+    interleave((0..ranks).map(|rank| (rank, steps(rank))).collect(), labels, &mut numbers, &mut log);
+    // Other ranks wait for the failing one: what they write comes after its first line.
+    let mut first = case.lines.clone();
+    let rest = first.split_off(case.lines.len().min(2));
+    interleave(vec![(failing, first)], labels, &mut numbers, &mut log);
+    let all = consequences();
+    let follow = (0..ranks).filter(|&rank| rank != failing).map(|rank| {
+        let (_, lines) = &all[numbers.below(all.len())];
+        (rank, lines.iter().map(|line| line.replace("{rank}", &rank.to_string())).collect())
+    });
+    let mut after: Vec<_> = follow.collect();
+    after.push((failing, rest));
+    interleave(after, labels, &mut Numbers(seed + 1), &mut log);
+    log
+}
+
+#[test]
+fn the_first_error_is_found_among_1_8_and_512_ranks() {
+    let (mut all, mut wrong) = (0, Vec::new());
+    for case in cases() {
+        for (ranks, labels) in [1, 8, 512].into_iter().flat_map(|ranks| {
+            [Labels::None, Labels::Torch, Labels::Srun].map(|labels| (ranks, labels))
+        }) {
+            all += 1;
+            let failing = ranks / 3;
+            let log = log_of(&case, ranks, failing, labels, 7 + u64::try_from(ranks).unwrap());
+            let found = first_error(&[Log { bytes: log.as_bytes(), rank: None, cut: false }], u32::try_from(ranks).unwrap());
+            let mut report = |what: String| wrong.push(format!("{}, {ranks} ranks, {labels:?}: {what}", case.name));
+            let Some(first) = found.first else {
+                report("nothing found".to_owned());
+                continue;
+            };
+            let place = first.place.as_ref().map(|place| format!("{}:{}", place.file, place.line));
+            if first.rule.id != case.rule || !first.text.contains(&case.says) {
+                report(format!("{} {:?}", first.rule.id, first.text));
+            } else if format!("{:?}", first.rule.class).to_lowercase() != case.class {
+                report(format!("class {:?}", first.rule.class));
+            } else if place != case.place && (labels != Labels::None || place.is_some()) {
+                // Frames of processes that cannot be told apart name no place.
+                report(format!("place {place:?}"));
+            } else if labels != Labels::None && first.rank != Some(u32::try_from(failing).unwrap()) {
+                report(format!("rank {:?}", first.rank));
+            }
+        }
+    }
+    println!("{} of {all} right\n{}", all - wrong.len(), wrong.join("\n"));
+    assert!(wrong.len() * 20 <= all, "{} of {all} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn no_consequence_is_taken_for_a_cause() {
+    for (name, lines) in consequences() {
+        let log = lines.join("\n").replace("{rank}", "1");
+        let found = first_error(&[Log { bytes: log.as_bytes(), rank: None, cut: false }], 8);
+        let kind = found.first.as_ref().map(|first| first.rule.kind);
+        assert!(matches!(kind, None | Some(Kind::Consequence | Kind::Exit)), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn every_rule_has_an_error_text() {
+    let mut covered: Vec<String> = cases().into_iter().map(|case| case.rule).collect();
+    for (_, lines) in consequences() {
+        let found = first_error(&[Log { bytes: lines.join("\n").as_bytes(), rank: None, cut: false }], 8);
+        covered.extend(found.first.map(|first| first.rule.id.to_owned()));
+    }
+    let missing: Vec<_> = RULES.iter().map(|rule| rule.id).filter(|id| !covered.iter().any(|had| had == id)).collect();
+    println!("without an error text: {missing:?}");
+}
