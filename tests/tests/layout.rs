@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ("model", &["text"], "`model` is plain data that every other crate uses"),
     ("fsutil", &["text"], "`fsutil` opens and replaces files, whatever they contain"),
     ("fabric", &["text"], "`fabric` is pure and sees switches, not nodes (decision 0005)"),
+    ("joblog", &["text"], "`joblog` is pure: bytes of a log in, the first error out"),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
     ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
     ("rails", &["model", "text"], "`rails` is pure: it knows a node from its snapshot"),

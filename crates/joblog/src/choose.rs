@@ -12,20 +12,29 @@ const AFTER: usize = 30;
 const AT_THE_START: usize = 5;
 
 pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
-    let candidates: Vec<(usize, &Event)> =
-        logs.iter().enumerate().flat_map(|(log, read)| last_failures(read, ranks).map(move |event| (log, event))).collect();
+    let candidates: Vec<(usize, &Event)> = logs
+        .iter()
+        .enumerate()
+        .flat_map(|(log, read)| last_failures(read, ranks).map(move |event| (log, event)))
+        .collect();
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
-    let first = [Kind::Cause, Kind::Exit, Kind::Consequence].into_iter().find_map(|kind| of(kind).copied().reduce(earlier));
+    let first = [Kind::Cause, Kind::Exit, Kind::Consequence]
+        .into_iter()
+        .find_map(|kind| of(kind).copied().reduce(earlier));
     let Some((log, event)) = first else { return Found { consequences, ..Found::default() } };
     let key = likeness(&event.text);
     let same: BTreeSet<u32> = of(event.rule.kind)
         .filter(|(_, other)| likeness(&other.text) == key)
         .filter_map(|(_, other)| other.rank)
         .collect();
-    let rank = event.rank.or_else(|| rank_of_exit(&candidates)).filter(|_| same.len() < 2 || event.rank.is_some());
-    let next = candidates.iter().filter(|(_, other)| other.rank.is_some() && other.rank != rank).filter_map(|(_, other)| other.when);
+    let rank =
+        event.rank.or_else(|| rank_of_exit(&candidates)).filter(|_| same.len() < 2 || event.rank.is_some());
+    let next = candidates
+        .iter()
+        .filter(|(_, other)| other.rank.is_some() && other.rank != rank)
+        .filter_map(|(_, other)| other.when);
     let ahead_s = event
         .when
         .and_then(|when| next.map(|next| next - when).filter(|&ahead| ahead >= 0.0).reduce(f64::min))
@@ -61,7 +70,7 @@ fn earlier<'e>(a: (usize, &'e Event), b: (usize, &'e Event)) -> (usize, &'e Even
     if later { b } else { a }
 }
 
-/// The errors of a log that belong to the last failure of their process: after which it did not go on with its work.
+/// The errors that belong to the last failure of their process: it did not continue to work after them.
 fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
     let mut by_stream: BTreeMap<usize, Vec<&Event>> = BTreeMap::new();
     for event in &read.events {

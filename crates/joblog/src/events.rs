@@ -35,15 +35,25 @@ pub(crate) struct Read {
 /// The output of one process, or of all where lines have no label.
 #[derive(Debug, Default)]
 struct Stream {
-    open: Option<(Traceback, usize)>,
+    open: Option<Open>,
     /// The event that a chained traceback continues.
     chained: Option<usize>,
     /// An event that waits for the stack of Python's fault handler.
     crashed: Option<usize>,
-    /// An event whose message goes on in another traceback, of a data loader's worker.
+    /// An event whose message continues with the traceback of a data loader's worker.
     nested: Option<usize>,
     last: Option<usize>,
     ordinary: usize,
+}
+
+/// A traceback that is being read.
+#[derive(Debug)]
+struct Open {
+    traceback: Traceback,
+    /// The line of its header.
+    begun: usize,
+    /// Headers without a last line so far: above 1 in the output of several processes without labels.
+    headers: usize,
 }
 
 /// The most events that are kept of a log: of 512 ranks each writes some.
@@ -92,13 +102,13 @@ impl Reader {
             self.open(at, text);
             return;
         }
-        if let Some((mut traceback, begun)) = self.streams.get_mut(at).and_then(|stream| stream.open.take()) {
-            match traceback.feed(text) {
-                Step::Inside => self.put_back(at, traceback, begun),
-                Step::Last => self.close(at, &traceback, begun, line),
-                Step::Foreign if line.label.is_none() && traceback.is_young() => {
-                    // Another process's line between: the traceback may go on.
-                    self.put_back(at, traceback, begun);
+        if let Some(mut open) = self.streams.get_mut(at).and_then(|stream| stream.open.take()) {
+            match open.traceback.feed(text) {
+                Step::Inside => self.put_back(at, open),
+                Step::Last => self.close(at, open, line),
+                Step::Foreign if line.label.is_none() && open.traceback.is_young() => {
+                    // A line of another process: the traceback may continue after it.
+                    self.put_back(at, open);
                     self.single(at, line);
                 }
                 Step::Foreign => self.single(at, line),
@@ -133,36 +143,41 @@ impl Reader {
         self.streams.len() - 1
     }
 
-    fn put_back(&mut self, at: usize, traceback: Traceback, begun: usize) {
+    fn put_back(&mut self, at: usize, open: Open) {
         if let Some(stream) = self.streams.get_mut(at) {
-            stream.open = Some((traceback, begun));
+            stream.open = Some(open);
         }
     }
 
     fn open(&mut self, at: usize, text: &str) {
-        let begun = self.lines;
         let Some(stream) = self.streams.get_mut(at) else { return };
-        let mut traceback = Traceback::new(text);
+        let mut open = Open { traceback: Traceback::new(text), begun: self.lines, headers: 1 };
         if text.contains("Original Traceback") {
             stream.nested = stream.last;
-        } else if let Some((_, begun)) = stream.open.take() {
-            // Two processes without labels: neither's frames can be told from the other's.
-            traceback.mixed = true;
-            stream.open = Some((traceback, begun));
-            return;
+        } else if let Some(before) = stream.open.take() {
+            // Two processes without labels: their frames cannot be told apart.
+            open.traceback.mixed = true;
+            open.begun = before.begun;
+            open.headers = before.headers + 1;
         }
-        stream.open = Some((traceback, begun));
+        stream.open = Some(open);
     }
 
     /// A traceback's last line has come.
-    fn close(&mut self, at: usize, traceback: &Traceback, begun: usize, line: &Line) {
+    fn close(&mut self, at: usize, open: Open, line: &Line) {
         let text = line.text.trim_start_matches(['|', '+', ' ']).to_owned();
-        let place = traceback.place.clone().filter(|_| !traceback.mixed);
+        let place = open.traceback.place.clone().filter(|_| !open.traceback.mixed);
+        let begun = open.begun;
+        if open.headers > 1 {
+            let mut traceback = open.traceback;
+            traceback.mixed = true;
+            self.put_back(at, Open { traceback, begun, headers: open.headers - 1 });
+        }
         let rule = rules::of(&text).filter(|rule| rule.kind != Kind::Detail).unwrap_or(rules::EXCEPTION);
         let Some(stream) = self.streams.get_mut(at) else { return };
         let (chained, nested) = (stream.chained.take(), stream.nested.take());
         if let Some(event) = nested.and_then(|nested| self.events.get_mut(nested)) {
-            // The worker's own error says more than the wrapper's.
+            // The worker's own error is more precise than the wrapper's.
             event.place = place.or(event.place.take());
             event.text = text;
             event.rule = rule;
@@ -170,7 +185,7 @@ impl Reader {
         }
         if let Some(event) = chained.and_then(|chained| self.events.get_mut(chained)) {
             let was = std::mem::replace(&mut event.text, text);
-            // What it was raised from is the cause if the last one only follows from something.
+            // If the last one only follows from something, the one that it was raised from is the cause.
             if event.rule.kind == Kind::Cause && rule.kind != Kind::Cause {
                 event.text = was;
             } else {
@@ -255,7 +270,10 @@ impl Reader {
 
 /// The rank that a message names as its own: `[Rank 3]`, `PG 0 Rank 3`, `[0] NCCL` names a GPU and is none.
 fn rank_in(text: &str) -> Option<u32> {
-    let at = text.find("[Rank ").map(|at| at + "[Rank ".len()).or_else(|| text.find(" Rank ").map(|at| at + " Rank ".len()))?;
+    let at = text
+        .find("[Rank ")
+        .map(|at| at + "[Rank ".len())
+        .or_else(|| text.find(" Rank ").map(|at| at + " Rank ".len()))?;
     let digits: String = text.get(at..)?.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }

@@ -1,7 +1,7 @@
 //! The first error of a job, found in the text of its logs by rules.
 //!
-//! The input is what a job wrote: text that anybody could have written. It is read with bounds, never run, and a result is
-//! what a log claims. It is no evidence against a node.
+//! The input is untrusted text of a job. It is read with bounds. A result is the log's own claim: it is never evidence
+//! against a node.
 
 mod choose;
 mod events;
@@ -24,7 +24,7 @@ pub struct Log<'a> {
     pub cut: bool,
 }
 
-/// The first error, in what the logs hold.
+/// The first error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FirstError {
     /// The row of [`RULES`], or [`EXCEPTION`].
@@ -47,7 +47,7 @@ pub struct FirstError {
     pub log: usize,
 }
 
-/// What the logs say about the end of a job.
+/// The result for the logs of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     pub first: Option<FirstError>,
@@ -60,7 +60,7 @@ pub struct Found {
 /// The first error in the logs of a job with `ranks` ranks.
 ///
 /// Causes come before reports of ended processes, these before consequences (a watchdog's timeout, a closed connection); among
-/// causes the earliest holds. An error after which its process went on with its work did not end it.
+/// causes the earliest counts. An error after which its process continued to work did not end the job.
 pub fn first_error(logs: &[Log<'_>], ranks: u32) -> Found {
     let events: Vec<events::Read> = logs.iter().map(events::read).collect();
     choose::choose(&events, logs, ranks)

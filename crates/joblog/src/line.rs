@@ -61,7 +61,10 @@ static LABEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 /// `2026-11-23 16:42:10.123`, also with `T` or `_` between, and in brackets.
 static ISO: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"\d{4}-(?P<month>\d\d)-(?P<day>\d\d)[ T_](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?").ok()
+    Regex::new(
+        r"\d{4}-(?P<month>\d\d)-(?P<day>\d\d)[ T_](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?P<f>[.,]\d{1,9})?",
+    )
+    .ok()
 });
 /// `E1123 16:42:10.123456` of glog; c10 writes the month without a leading zero.
 static GLOG: LazyLock<Option<Regex>> = LazyLock::new(|| {

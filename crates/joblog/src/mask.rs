@@ -41,7 +41,11 @@ pub(crate) fn mask(text: &str) -> Cow<'_, str> {
         let is_path = whole.contains('/') && !whole.contains('+');
         let has_digit = whole.bytes().any(|byte| byte.is_ascii_digit());
         let is_short = whole.len() < 40;
-        if !is_short && (is_path || !has_digit || is_words(whole)) { whole.to_owned() } else { MASKED.to_owned() }
+        if !is_short && (is_path || !has_digit || is_words(whole)) {
+            whole.to_owned()
+        } else {
+            MASKED.to_owned()
+        }
     })
 }
 
@@ -78,7 +82,9 @@ mod tests {
         ] {
             let shown = mask(secret);
             assert!(shown.contains(MASKED), "{secret}: {shown}");
-            for word in ["hunter22", "AbCdEf", "abcdef123456", "0123456789abcdef", "IOSFODNN", "0a1b2c3d", "0123abcd"] {
+            for word in
+                ["hunter22", "AbCdEf", "abcdef123456", "0123456789abcdef", "IOSFODNN", "0a1b2c3d", "0123abcd"]
+            {
                 assert!(!shown.contains(word), "{secret}: {shown}");
             }
         }

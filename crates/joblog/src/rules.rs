@@ -1,5 +1,5 @@
-//! What error lines mean: one table. A row is a pattern of a line, its class, whether it is a cause or follows from one, and
-//! what to do. The first row that matches a line holds.
+//! What error lines mean: one table. A row has a pattern, a class, whether the line is a cause or follows from one, and advice.
+//! The first row that matches a line counts.
 
 use std::sync::LazyLock;
 
@@ -68,74 +68,333 @@ use Class::{Application, Data, Memory, Network, Node, Site, Storage};
 
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
+    // Before the store's errors, in whose texts it stands.
+    cause(
+        "address-in-use",
+        Application,
+        r"Address already in use|EADDRINUSE|errno: 98|\[Errno 98\]",
+        "the port is in use, often by another job on the node: MASTER_PORT from the job's number, or --rdzv-endpoint with port 0",
+    ),
     // Errors that follow from another rank's: before all causes, since their texts quote CUDA and NCCL errors.
-    follows("nccl-watchdog", r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|Exception \(either an error or timeout\) detected by watchdog|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out|Due to the asynchronous nature of CUDA kernels, subsequent GPU operations|To avoid data inconsistency, we are taking the entire process down|heartbeat monitor (?:timed out|thread)|HeartbeatMonitor|ProcessGroupNCCL's watchdog got stuck|Flight recorder|Timeout at NCCL work|Could not acquire GIL within"),
-    follows("nccl-remote", r"ncclRemoteError|remote process exited or there was a network error|socketProgress(?:Opt)?: Connection closed by remote peer|Connection closed by remote peer|ncclCommAbort|NCCL communicator was aborted|Call to recv from .* failed : Connection reset by peer|NET/(?:Socket|OFI).*(?:closed|reset) by (?:remote )?peer"),
-    follows("peer-closed", r"Connection closed by peer|Connection reset by peer|ConnectionResetError|BrokenPipeError|Broken pipe|ConnectionRefusedError: \[Errno 111\]|EOFError$|\[Errno 104\]|Read -1, expected \d+, errno = \d+|gloo/transport/tcp/.*(?:closed|reset|timeout|timed out)"),
-    follows("store", r"TCPStore|recvValue failed|sendBytes failed|recvVector|DistStoreError|DistNetworkError|Socket Timeout|The client socket has (?:timed out|failed to connect)|Timed out after \d+ seconds waiting for clients|failed to recv, got 0 bytes|Broken pipe.*store|wait timeout after \d+ms, keys"),
-    follows("rendezvous", r"RendezvousConnectionError|RendezvousClosedError|RendezvousTimeoutError|The node '.*' has failed to send a keep-alive heartbeat|rendezvous '.*' (?:due to an error|failed)"),
-    follows("torchrun-closes", r"Sending process \d+ closing signal SIG\w+|Received (?:Signals\.)?SIG\w+ death signal|SignalException: Process \d+ got signal|Unable to shutdown process \d+ via SIG"),
+    follows(
+        "nccl-watchdog",
+        r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|Exception \(either an error or timeout\) detected by watchdog|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out|Due to the asynchronous nature of CUDA kernels, subsequent GPU operations|To avoid data inconsistency, we are taking the entire process down|heartbeat monitor (?:timed out|thread)|HeartbeatMonitor|ProcessGroupNCCL's watchdog got stuck|Flight recorder|Timeout at NCCL work|Could not acquire GIL within",
+    ),
+    follows(
+        "nccl-remote",
+        r"ncclRemoteError|remote process exited or there was a network error|socketProgress(?:Opt)?: Connection closed by remote peer|Connection closed by remote peer|ncclCommAbort|NCCL communicator was aborted|Call to recv from .* failed : Connection reset by peer|NET/(?:Socket|OFI).*(?:closed|reset) by (?:remote )?peer",
+    ),
+    follows(
+        "peer-closed",
+        r"Connection closed by peer|Connection reset by peer|ConnectionResetError|BrokenPipeError|Broken pipe|ConnectionRefusedError: \[Errno 111\]|EOFError$|\[Errno 104\]|Read -1, expected \d+, errno = \d+|gloo/transport/tcp/.*(?:closed|reset|timeout|timed out)",
+    ),
+    follows(
+        "store",
+        r"TCPStore|recvValue failed|sendBytes failed|recvVector|DistStoreError|DistNetworkError|Socket Timeout|The client socket has (?:timed out|failed to connect)|Timed out after \d+ seconds waiting for clients|failed to recv, got 0 bytes|Broken pipe.*store|wait timeout after \d+ms, keys",
+    ),
+    follows(
+        "rendezvous",
+        r"RendezvousConnectionError|RendezvousClosedError|RendezvousTimeoutError|The node '.*' has failed to send a keep-alive heartbeat|rendezvous '.*' (?:due to an error|failed)",
+    ),
+    follows(
+        "torchrun-closes",
+        r"Sending process \d+ closing signal SIG\w+|Received (?:Signals\.)?SIG\w+ death signal|SignalException: Process \d+ got signal|Unable to shutdown process \d+ via SIG",
+    ),
     follows("deepspeed-kills", r"Killing subprocess \d+|Main process received SIGTERM"),
-    follows("jax-peer", r"coordination service.*(?:heartbeat|shut ?down|unavailable|disconnect|error)|DEADLINE_EXCEEDED|heartbeat timeout|Terminating process because the JAX distributed service|The tasks have crashed|CoordinationServiceError|JAX distributed client failed|Polled an error from coordination service|Barrier timed out|barrier .* timed out"),
-    follows("mpi-peer", r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|transport retry count exceeded.*on mlx|ORTE has lost communication|\[proxy:.*\] HYD"),
-    follows("terminated", r"(?:srun|slurmstepd): error: .*(?:CANCELLED AT|Terminated$|Killed by signal 15)|srun: (?:error: )?(?:Terminating|forcing job termination|Force Terminated|launch/slurm: )|Waiting up to \d+ seconds for job step|Job step aborted|srun: interrupt|^Terminated$|KeyboardInterrupt|slurmstepd: error: \*\*\*"),
-    follows("atexit", r"Exception ignored in|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: "),
+    follows(
+        "jax-peer",
+        r"coordination service.*(?:heartbeat|shut ?down|unavailable|disconnect|error)|DEADLINE_EXCEEDED|heartbeat timeout|Terminating process because the JAX distributed service|The tasks have crashed|CoordinationServiceError|JAX distributed client failed|Polled an error from coordination service|Barrier timed out|barrier .* timed out",
+    ),
+    follows(
+        "mpi-peer",
+        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|transport retry count exceeded.*on mlx|ORTE has lost communication|\[proxy:.*\] HYD",
+    ),
+    follows(
+        "terminated",
+        r"(?:srun|slurmstepd): error: .*(?:CANCELLED AT|Terminated$|Killed by signal 15)|srun: (?:error: )?(?:Terminating|forcing job termination|Force Terminated|launch/slurm: )|Waiting up to \d+ seconds for job step|Job step aborted|srun: interrupt|^Terminated$|KeyboardInterrupt|slurmstepd: error: \*\*\*",
+    ),
+    follows(
+        "atexit",
+        r"Exception ignored in|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: ",
+    ),
     // A table of a launcher, and who ended first.
-    exit("torchrun-failed", r"failed \(exitcode: -?\d+\) local_rank: \d+|ChildFailedError|Root Cause \(first observed failure\)"),
-    exit("srun-task", r"srun: error: \S+: tasks? [\d,\-]+: (?:Exited with exit code|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|Floating point exception|Out Of Memory|Trace/breakpoint trap|Broken pipe)"),
-    exit("mpirun-process", r"mpirun (?:noticed that|detected that one or more)|Primary job\s+terminated normally, but|prterun (?:noticed|detected)|BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES|=\s+EXIT CODE: \d+|MPI_ABORT was invoked|MPI_Abort\("),
-    exit("deepspeed-exit", r"exits with return code = -?\d+|returned non-zero exit status \d+|ProcessExitedException|ProcessRaisedException|died with <Signals\."),
-    exit("terminate", r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)"),
+    exit(
+        "torchrun-failed",
+        r"failed \(exitcode: -?\d+\) local_rank: \d+|ChildFailedError|Root Cause \(first observed failure\)",
+    ),
+    exit(
+        "srun-task",
+        r"srun: error: \S+: tasks? [\d,\-]+: (?:Exited with exit code|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|Floating point exception|Out Of Memory|Trace/breakpoint trap|Broken pipe)",
+    ),
+    exit(
+        "mpirun-process",
+        r"mpirun (?:noticed that|detected that one or more)|Primary job\s+terminated normally, but|prterun (?:noticed|detected)|BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES|=\s+EXIT CODE: \d+|MPI_ABORT was invoked|MPI_Abort\(",
+    ),
+    exit(
+        "deepspeed-exit",
+        r"exits with return code = -?\d+|returned non-zero exit status \d+|ProcessExitedException|ProcessRaisedException|died with <Signals\.",
+    ),
+    exit(
+        "terminate",
+        r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)",
+    ),
     // Hardware, in CUDA's and NCCL's words.
-    cause("cuda-ecc", Node, r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable", "a GPU reported an uncorrectable memory error: see the node's findings in this report"),
-    cause("cuda-lost", Node, r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU", "a GPU does not answer, or another process holds it: see the node's findings in this report"),
-    cause("cuda-nvlink", Node, r"CUDA_ERROR_NVLINK_UNCORRECTABLE|Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorNvlinkUncorrectable|cudaErrorHardwareStackError|hardware stack error", "an access over NVLink failed: a faulty link, or a bad pointer into a peer's memory"),
-    cause("cuda-contained", Node, r"CUDA_ERROR_CONTAINED|cudaErrorContained|contained error", "a memory error of the GPU ended this process only: see the node's findings in this report"),
-    cause("cuda-fabric", Site, r"system not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY", "the fabric manager of the node is not running or not ready"),
-    cause("cuda-driver", Site, r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|system has unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|Driver/library version mismatch|NVIDIA driver on your system is too old", "the driver of the node is older than the program's CUDA needs: use an older build, or ask the admin"),
-    cause("cuda-kernel-image", Application, r"no kernel image is available for execution|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice", "the program was not built for this GPU: rebuild it for the GPU's compute capability"),
-    cause("cuda-oom", Memory, r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: Out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA", "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation"),
-    cause("cuda-illegal-address", Application, r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress|misaligned address|CUDA_ERROR_MISALIGNED_ADDRESS|an illegal instruction was encountered", "a kernel used a bad pointer or index: run once with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"),
-    cause("cuda-assert", Application, r"device-side assert triggered|CUDA_ERROR_ASSERT|cudaErrorAssert|Assertion `.*` failed", "an index was out of range in a kernel, for example a token id or a label beyond the table: run once with CUDA_LAUNCH_BLOCKING=1"),
-    cause("cuda-launch-failure", Application, r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|cudaErrorLaunchFailure|the launch timed out and was terminated|too many resources requested for launch|invalid device ordinal|invalid device function|invalid configuration argument|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuDNN error|CUSOLVER_STATUS_\w+|CUSPARSE_STATUS_\w+|CUFFT_\w+", "a kernel or library call failed: run once with CUDA_LAUNCH_BLOCKING=1 to see which"),
-    cause("nccl-ib-completion", Network, r"NET/IBP? ?: ?Got completion from peer .*status=\d+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error", "a transfer over InfiniBand or RoCE failed after all retries: the peer's process or port was gone, or a link between them is faulty; see the ports in this report"),
-    cause("nccl-ib-event", Network, r"NET/IB ?: .*Got async event|IB device .* (?:port error|fatal)|Got async error event|NET/IB ?: .*(?:LID|link).*changed", "a port or HCA reported an event while the job ran: see the ports in this report"),
-    cause("nccl-ib-setup", Network, r"NCCL WARN (?:NET/IB|Call to ibv_\w+ failed|ibv_\w+ failed|Failed to open libibverbs)|Call to ibv_\w+ failed", "an InfiniBand or RoCE call failed: RLIMIT_MEMLOCK, GID index, or a port that is down"),
-    cause("nccl-bootstrap", Network, r"NCCL WARN .*(?:Bootstrap|bootstrap).*(?:no socket interface|failed)|Call to connect to .* failed|No route to host|socketStartConnect|Net : Call to connect|NCCL WARN .*[Cc]onnect(?:ion)?.*(?:refused|timed? ?out|unreachable)", "NCCL cannot reach a peer over TCP: NCCL_SOCKET_IFNAME, a firewall, or a peer that has ended"),
-    cause("nccl-shm", Memory, r"NCCL WARN .*(?:/dev/shm|shared memory|shm_?open|No space left on device)|Error while creating shared memory segment|unable to (?:open|allocate) shared memory", "/dev/shm is full or too small: in a container use a larger --shm-size; remove stale files"),
-    cause("nccl-version", Site, r"NCCL WARN .*(?:[Vv]ersion mismatch|Mismatched versions|version .* (?:is|are) different)|ncclInvalidUsage.*version|Duplicate GPU detected", "ranks use different NCCL versions, or two ranks use the same GPU: the same image for all ranks, one GPU for each"),
-    cause("nccl-cuda", Application, r"NCCL WARN Cuda failure", "a CUDA call inside NCCL failed: an earlier error of the same process, or of its GPU"),
-    cause("nccl-warn", Network, r"NCCL WARN ", "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it"),
-    cause("nccl-error", Network, r"NCCL error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError", "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it"),
+    cause(
+        "cuda-ecc",
+        Node,
+        r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable",
+        "a GPU reported an uncorrectable memory error: see the node's findings in this report",
+    ),
+    cause(
+        "cuda-lost",
+        Node,
+        r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
+        "a GPU does not answer, or another process holds it: see the node's findings in this report",
+    ),
+    cause(
+        "cuda-nvlink",
+        Node,
+        r"CUDA_ERROR_NVLINK_UNCORRECTABLE|Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorNvlinkUncorrectable|cudaErrorHardwareStackError|hardware stack error",
+        "an access over NVLink failed: a faulty link, or a bad pointer into a peer's memory",
+    ),
+    cause(
+        "cuda-contained",
+        Node,
+        r"CUDA_ERROR_CONTAINED|cudaErrorContained|contained error",
+        "a memory error of the GPU ended this process only: see the node's findings in this report",
+    ),
+    cause(
+        "cuda-fabric",
+        Site,
+        r"system not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY",
+        "the fabric manager of the node is not running or not ready",
+    ),
+    cause(
+        "cuda-driver",
+        Site,
+        r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|system has unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|Driver/library version mismatch|NVIDIA driver on your system is too old",
+        "the driver of the node is older than the program's CUDA needs: use an older build, or ask the admin",
+    ),
+    cause(
+        "cuda-kernel-image",
+        Application,
+        r"no kernel image is available for execution|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice",
+        "the program was not built for this GPU: rebuild it for the GPU's compute capability",
+    ),
+    cause(
+        "cuda-oom",
+        Memory,
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: Out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA",
+        "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
+    ),
+    cause(
+        "cuda-illegal-address",
+        Application,
+        r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress|misaligned address|CUDA_ERROR_MISALIGNED_ADDRESS|an illegal instruction was encountered",
+        "a kernel used a bad pointer or index: run once with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer",
+    ),
+    cause(
+        "cuda-assert",
+        Application,
+        r"device-side assert triggered|CUDA_ERROR_ASSERT|cudaErrorAssert|Assertion `.*` failed",
+        "an index was out of range in a kernel, for example a token id or a label beyond the table: run once with CUDA_LAUNCH_BLOCKING=1",
+    ),
+    cause(
+        "cuda-launch-failure",
+        Application,
+        r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|cudaErrorLaunchFailure|the launch timed out and was terminated|too many resources requested for launch|invalid device ordinal|invalid device function|invalid configuration argument|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuDNN error|CUSOLVER_STATUS_\w+|CUSPARSE_STATUS_\w+|CUFFT_\w+",
+        "a kernel or library call failed: run once with CUDA_LAUNCH_BLOCKING=1 to see which",
+    ),
+    cause(
+        "nccl-ib-completion",
+        Network,
+        r"NET/IBP? ?: ?Got completion from peer .*status=\d+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
+        "a transfer over InfiniBand or RoCE failed after all retries: the peer's process or port was gone, or a link between them is faulty; see the ports in this report",
+    ),
+    cause(
+        "nccl-ib-event",
+        Network,
+        r"NET/IB ?: .*Got async event|IB device .* (?:port error|fatal)|Got async error event|NET/IB ?: .*(?:LID|link).*changed",
+        "a port or HCA reported an event while the job ran: see the ports in this report",
+    ),
+    cause(
+        "nccl-ib-setup",
+        Network,
+        r"NCCL WARN (?:NET/IB|Call to ibv_\w+ failed|ibv_\w+ failed|Failed to open libibverbs)|Call to ibv_\w+ failed",
+        "an InfiniBand or RoCE call failed: RLIMIT_MEMLOCK, GID index, or a port that is down",
+    ),
+    cause(
+        "nccl-bootstrap",
+        Network,
+        r"NCCL WARN .*(?:Bootstrap|bootstrap).*(?:no socket interface|failed)|Call to connect to .* failed|No route to host|socketStartConnect|Net : Call to connect|NCCL WARN .*[Cc]onnect(?:ion)?.*(?:refused|timed? ?out|unreachable)",
+        "NCCL cannot reach a peer over TCP: NCCL_SOCKET_IFNAME, a firewall, or a peer that has ended",
+    ),
+    cause(
+        "nccl-shm",
+        Memory,
+        r"NCCL WARN .*(?:/dev/shm|shared memory|shm_?open|No space left on device)|Error while creating shared memory segment|unable to (?:open|allocate) shared memory",
+        "/dev/shm is full or too small: in a container use a larger --shm-size; remove stale files",
+    ),
+    cause(
+        "nccl-version",
+        Site,
+        r"NCCL WARN .*(?:[Vv]ersion mismatch|Mismatched versions|version .* (?:is|are) different)|ncclInvalidUsage.*version|Duplicate GPU detected",
+        "ranks use different NCCL versions, or two ranks use the same GPU: the same image for all ranks, one GPU for each",
+    ),
+    cause(
+        "nccl-cuda",
+        Application,
+        r"NCCL WARN Cuda failure",
+        "a CUDA call inside NCCL failed: an earlier error of the same process, or of its GPU",
+    ),
+    cause(
+        "nccl-warn",
+        Network,
+        r"NCCL WARN ",
+        "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it",
+    ),
+    cause(
+        "nccl-error",
+        Network,
+        r"NCCL error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError",
+        "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it",
+    ),
     // Memory of the host.
-    cause("host-oom", Memory, r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit", "the job's host memory is used up: fewer data loader workers, or more --mem"),
-    cause("shm-bus-error", Memory, r"DataLoader worker.*Bus error|insufficient shared memory|Unexpected bus error encountered in worker", "/dev/shm is full: fewer data loader workers, or a larger /dev/shm"),
+    cause(
+        "host-oom",
+        Memory,
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit",
+        "the job's host memory is used up: fewer data loader workers, or more --mem",
+    ),
+    cause(
+        "shm-bus-error",
+        Memory,
+        r"DataLoader worker.*Bus error|insufficient shared memory|Unexpected bus error encountered in worker",
+        "/dev/shm is full: fewer data loader workers, or a larger /dev/shm",
+    ),
     // Storage and data.
-    cause("disk-full", Storage, r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|ENOSPC|EDQUOT", "a file system or quota is full: free space, or write elsewhere"),
-    cause("storage-io", Storage, r"Input/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|\[Errno (?:5|116|107|108)\]|Remote I/O error|Resource temporarily unavailable: '/|Read-only file system", "a file system returned an error: see the mounts and ask the admin"),
-    cause("checkpoint-corrupt", Data, r"PytorchStreamReader failed|failed finding central directory|invalid header or archive is corrupted|HeaderTooLarge|InvalidHeaderDeserialization|MetadataIncompleteBuffer|SafetensorError|unexpected EOF, expected \d+ more bytes|storage has wrong (?:byte )?size|UnpicklingError|pickle data was truncated|Ran out of input|BadZipFile|inline_container\.cc", "a checkpoint or data file is incomplete: often one that was being written when an earlier attempt ended; go back to the one before"),
-    cause("checkpoint-mismatch", Application, r"Error\(s\) in loading state_dict|size mismatch for |Missing key\(s\) in state_dict|Unexpected key\(s\) in state_dict", "the checkpoint is of another model: configuration and checkpoint differ"),
-    cause("file-missing", Data, r"FileNotFoundError|No such file or directory|NotADirectoryError|IsADirectoryError|FileExistsError", "a path does not exist on this node: check the path, and whether the file system is mounted there"),
-    cause("permission", Data, r"PermissionError|Permission denied|\[Errno 13\]", "a file or directory may not be used: its owner and mode"),
-    cause("data-format", Data, r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|Corrupt JPEG|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed", "a data file cannot be parsed: its name is in the traceback or the lines before"),
-    cause("dataset-download", Network, r"HfHubHTTPError|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries exceeded with url|NameResolutionError|Temporary failure in name resolution|ReadTimeoutError|requests\.exceptions\.\w+|urllib3\.exceptions\.\w+|huggingface_hub\.\S*Error|GatedRepoError|RepositoryNotFoundError", "a download failed: compute nodes often have no way out; fetch it before the job, and set HF_HUB_OFFLINE=1"),
-    cause("too-many-files", Site, r"Too many open files|\[Errno 24\]|received 0 items of ancdata", "the limit of open files is reached: ulimit -n, fewer workers, torch.multiprocessing.set_sharing_strategy('file_system')"),
-    cause("no-threads", Site, r"Resource temporarily unavailable|can't start new thread|pthread_create failed|fork: retry|\[Errno 11\]", "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers"),
+    cause(
+        "disk-full",
+        Storage,
+        r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|ENOSPC|EDQUOT",
+        "a file system or quota is full: free space, or write elsewhere",
+    ),
+    cause(
+        "storage-io",
+        Storage,
+        r"Input/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|\[Errno (?:5|116|107|108)\]|Remote I/O error|Resource temporarily unavailable: '/|Read-only file system",
+        "a file system returned an error: see the mounts and ask the admin",
+    ),
+    cause(
+        "checkpoint-corrupt",
+        Data,
+        r"PytorchStreamReader failed|failed finding central directory|invalid header or archive is corrupted|HeaderTooLarge|InvalidHeaderDeserialization|MetadataIncompleteBuffer|SafetensorError|unexpected EOF, expected \d+ more bytes|storage has wrong (?:byte )?size|UnpicklingError|pickle data was truncated|Ran out of input|BadZipFile|inline_container\.cc",
+        "a checkpoint or data file is incomplete: often one that was being written when an earlier attempt ended; go back to the one before",
+    ),
+    cause(
+        "checkpoint-mismatch",
+        Application,
+        r"Error\(s\) in loading state_dict|size mismatch for |Missing key\(s\) in state_dict|Unexpected key\(s\) in state_dict",
+        "the checkpoint is of another model: configuration and checkpoint differ",
+    ),
+    cause(
+        "file-missing",
+        Data,
+        r"FileNotFoundError|No such file or directory|NotADirectoryError|IsADirectoryError|FileExistsError",
+        "a path does not exist on this node: check the path, and whether the file system is mounted there",
+    ),
+    cause(
+        "permission",
+        Data,
+        r"PermissionError|Permission denied|\[Errno 13\]",
+        "a file or directory may not be used: its owner and mode",
+    ),
+    cause(
+        "data-format",
+        Data,
+        r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|Corrupt JPEG|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
+        "a data file cannot be parsed: its name is in the traceback or the lines before",
+    ),
+    cause(
+        "dataset-download",
+        Network,
+        r"HfHubHTTPError|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries exceeded with url|NameResolutionError|Temporary failure in name resolution|ReadTimeoutError|requests\.exceptions\.\w+|urllib3\.exceptions\.\w+|huggingface_hub\.\S*Error|GatedRepoError|RepositoryNotFoundError",
+        "a download failed: compute nodes often have no way out; fetch it before the job, and set HF_HUB_OFFLINE=1",
+    ),
+    cause(
+        "too-many-files",
+        Site,
+        r"Too many open files|\[Errno 24\]|received 0 items of ancdata",
+        "the limit of open files is reached: ulimit -n, fewer workers, torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    cause(
+        "no-threads",
+        Site,
+        r"Resource temporarily unavailable|can't start new thread|pthread_create failed|fork: retry|\[Errno 11\]",
+        "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers",
+    ),
     // Environment.
-    cause("import", Site, r"ModuleNotFoundError|ImportError|cannot open shared object file|undefined symbol|version `\w+' not found|DLL load failed", "a module or library is missing or of another build: the environment or image of this job"),
-    cause("command-missing", Application, r"command not found|: not found$|execve\(\): .*: (?:No such file|Permission denied|Exec format error)|error: execve|error while loading shared libraries|No such file or directory$", "the command does not exist on this node: PATH, module load, the image"),
-    cause("container", Site, r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error", "the container did not start: its image, mounts or the runtime's configuration"),
-    cause("address-in-use", Application, r"Address already in use|EADDRINUSE|errno: 98|\[Errno 98\]", "the port is in use, often by another job on the node: MASTER_PORT from the job's number, or --rdzv-endpoint with port 0"),
-    cause("slurm-launch", Site, r"(?:srun|slurmstepd): error: .*(?:Unable to|task launch|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal|NODE FAIL(?:URE)?|DUE TO NODE FAILURE", "Slurm could not run the step: the line names the reason"),
+    cause(
+        "import",
+        Site,
+        r"ModuleNotFoundError|ImportError|cannot open shared object file|undefined symbol|version `\w+' not found|DLL load failed",
+        "a module or library is missing or of another build: the environment or image of this job",
+    ),
+    cause(
+        "command-missing",
+        Application,
+        r"command not found|: not found$|execve\(\): .*: (?:No such file|Permission denied|Exec format error)|error: execve|error while loading shared libraries|No such file or directory$",
+        "the command does not exist on this node: PATH, module load, the image",
+    ),
+    cause(
+        "container",
+        Site,
+        r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
+        "the container did not start: its image, mounts or the runtime's configuration",
+    ),
+    cause(
+        "slurm-launch",
+        Site,
+        r"(?:srun|slurmstepd): error: .*(?:Unable to|task launch|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal|NODE FAIL(?:URE)?|DUE TO NODE FAILURE",
+        "Slurm could not run the step: the line names the reason",
+    ),
     follows("slurm-time-limit", r"DUE TO TIME LIMIT|DUE to TIME LIMIT|DUE TO PREEMPTION"),
     // The program ended by itself.
-    cause("segfault", Application, r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Bus error|Illegal instruction|Floating point exception|Caught signal \d+|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped", "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions"),
-    cause("aborted", Application, r"^Aborted|SIGABRT|signal: Aborted|Assertion .* failed\.?$|panicked at", ""),
-    cause("jax-error", Application, r"XlaRuntimeError|jaxlib\.\S*Error|jax\.errors\.\w+|INTERNAL: |INVALID_ARGUMENT: |UNIMPLEMENTED: |FAILED_PRECONDITION: |NOT_FOUND: ", "JAX_TRACEBACK_FILTERING=off shows the whole traceback"),
-    cause("torch-compile", Application, r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*Error|ptxas (?:fatal|error)", "torch.compile failed: TORCHDYNAMO_VERBOSE=1, or run once without it"),
-    cause("loss-not-finite", Application, r"(?:loss|Loss|grad(?:ient)?(?: norm)?)\b.{0,60}\b(?:is|are|became|found|rejecting|contains?)\b.{0,20}\b(?:nan|NaN|inf|Inf|not finite)|FloatingPointError|found NaN in|Rank \d+, node \S+, device \d+, iteration \d+: Unexpected result nan|exceeded minimum loss scale|Current loss scale already at minimum", "loss or gradients are not finite: the learning rate, the data of the last steps, the precision"),
+    cause(
+        "segfault",
+        Application,
+        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Bus error|Illegal instruction|Floating point exception|Caught signal \d+|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped",
+        "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions",
+    ),
+    cause(
+        "aborted",
+        Application,
+        r"^Aborted|SIGABRT|signal: Aborted|Assertion .* failed\.?$|panicked at",
+        "",
+    ),
+    cause(
+        "jax-error",
+        Application,
+        r"XlaRuntimeError|jaxlib\.\S*Error|jax\.errors\.\w+|INTERNAL: |INVALID_ARGUMENT: |UNIMPLEMENTED: |FAILED_PRECONDITION: |NOT_FOUND: ",
+        "JAX_TRACEBACK_FILTERING=off shows the whole traceback",
+    ),
+    cause(
+        "torch-compile",
+        Application,
+        r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*Error|ptxas (?:fatal|error)",
+        "torch.compile failed: TORCHDYNAMO_VERBOSE=1, or run once without it",
+    ),
+    cause(
+        "loss-not-finite",
+        Application,
+        r"(?:loss|Loss|grad(?:ient)?(?: norm)?)\b.{0,60}\b(?:is|are|became|found|rejecting|contains?)\b.{0,20}\b(?:nan|NaN|inf|Inf|not finite)|FloatingPointError|found NaN in|Rank \d+, node \S+, device \d+, iteration \d+: Unexpected result nan|exceeded minimum loss scale|Current loss scale already at minimum",
+        "loss or gradients are not finite: the learning rate, the data of the last steps, the precision",
+    ),
     cause("assertion", Application, r"^AssertionError", ""),
-    detail("cuda-hints", r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|NCCL INFO |^=+$|^-+$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$"),
+    detail(
+        "cuda-hints",
+        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|NCCL INFO |^=+$|^-+$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
+    ),
 ];
 
 /// An exception of Python that no other row knows.

@@ -1,5 +1,6 @@
 //! Error texts of real programs, each in logs of 1, 8 and 512 ranks.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::disallowed_methods, reason = "the crate is pure, its tests read files")]
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +31,9 @@ fn files(folder: &str) -> Vec<(String, String)> {
     found.sort();
     found
         .into_iter()
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap()))
+        .map(|path| {
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap())
+        })
         .collect()
 }
 
@@ -97,7 +100,9 @@ fn log_of(case: &Case, ranks: usize, failing: usize, labels: Labels, seed: u64) 
     let mut numbers = Numbers(seed);
     let mut log = String::new();
     let steps = |rank: usize| {
-        let line = move |step: usize| format!("rank {rank} step {step}/1000 loss 2.{step:03} 512 ms/step, NCCL version 2.28.9");
+        let line = move |step: usize| {
+            format!("rank {rank} step {step}/1000 loss 2.{step:03} 512 ms/step, NCCL version 2.28.9")
+        };
         (0..4).map(line).collect::<Vec<_>>()
     };
     interleave((0..ranks).map(|rank| (rank, steps(rank))).collect(), labels, &mut numbers, &mut log);
@@ -120,14 +125,19 @@ fn log_of(case: &Case, ranks: usize, failing: usize, labels: Labels, seed: u64) 
 fn the_first_error_is_found_among_1_8_and_512_ranks() {
     let (mut all, mut wrong) = (0, Vec::new());
     for case in cases() {
-        for (ranks, labels) in [1, 8, 512].into_iter().flat_map(|ranks| {
-            [Labels::None, Labels::Torch, Labels::Srun].map(|labels| (ranks, labels))
-        }) {
+        for (ranks, labels) in [1, 8, 512]
+            .into_iter()
+            .flat_map(|ranks| [Labels::None, Labels::Torch, Labels::Srun].map(|labels| (ranks, labels)))
+        {
             all += 1;
             let failing = ranks / 3;
             let log = log_of(&case, ranks, failing, labels, 7 + u64::try_from(ranks).unwrap());
-            let found = first_error(&[Log { bytes: log.as_bytes(), rank: None, cut: false }], u32::try_from(ranks).unwrap());
-            let mut report = |what: String| wrong.push(format!("{}, {ranks} ranks, {labels:?}: {what}", case.name));
+            let found = first_error(
+                &[Log { bytes: log.as_bytes(), rank: None, cut: false }],
+                u32::try_from(ranks).unwrap(),
+            );
+            let mut report =
+                |what: String| wrong.push(format!("{}, {ranks} ranks, {labels:?}: {what}", case.name));
             let Some(first) = found.first else {
                 report("nothing found".to_owned());
                 continue;
@@ -166,6 +176,7 @@ fn every_rule_has_an_error_text() {
         let found = first_error(&[Log { bytes: lines.join("\n").as_bytes(), rank: None, cut: false }], 8);
         covered.extend(found.first.map(|first| first.rule.id.to_owned()));
     }
-    let missing: Vec<_> = RULES.iter().map(|rule| rule.id).filter(|id| !covered.iter().any(|had| had == id)).collect();
+    let missing: Vec<_> =
+        RULES.iter().map(|rule| rule.id).filter(|id| !covered.iter().any(|had| had == id)).collect();
     println!("without an error text: {missing:?}");
 }
