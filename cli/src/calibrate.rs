@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use railgate_child::Said;
-use railgate_model::{GpuId, Reading, Watched, WatchedGpu};
+use railgate_model::{GpuField, GpuId, Reading, Watched, WatchedGpu};
 use railgate_node_report::usage::peaks::{Model, model};
 use railgate_probe::GpuWatch;
 use railgate_text::{Lines, put, toml_text};
@@ -170,11 +170,11 @@ fn measure(
             Said::This(what) => match serde_json::from_slice(&what).context("answer of the GPU reader")? {
                 Watched::Gpus(gpus) => gpu = gpus.into_iter().next(),
                 Watched::Sample(sample) => {
-                    let work = sample
-                        .gpus
-                        .into_iter()
-                        .next()
-                        .map_or(Reading::Unsupported, |gpu| gpu.tensor_work.zip(gpu.tensor_work_slowed));
+                    let work = sample.gpus.first().map_or(Reading::Unsupported, |gpu| {
+                        let [all, slowed] = [GpuField::TensorWork, GpuField::TensorWorkSlowed]
+                            .map(|field| gpu.get(field).clone());
+                        all.zip(slowed)
+                    });
                     let work = match work {
                         Reading::Known(work) => work,
                         Reading::Failed(why) => return Ok(Err(why)),

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use railgate_child::{Said, Stream};
-use railgate_model::{GpuId, GpuSamples, Reading, Watched, WatchedGpu, XidEvent};
+use railgate_model::{GpuField, GpuId, GpuSamples, Reading, Watched, WatchedGpu, XidEvent};
 use railgate_probe::GpuWatch;
 
 /// Maximum number of restarts; each may leave a process that hangs permanently.
@@ -187,9 +187,9 @@ impl Gpus {
         self.memory_mib = self.memory_mib.max(sample.memory_mib);
         self.energy.resize(sample.gpus.len(), (0.0, 0.0));
         for (gpu, (earlier, all)) in sample.gpus.iter_mut().zip(&mut self.energy) {
-            if let Reading::Known(energy) = &mut gpu.energy {
-                *energy += *earlier;
-                *all = *energy;
+            if let Reading::Known(energy) = *gpu.get(GpuField::Energy) {
+                *all = energy + *earlier;
+                gpu.set(GpuField::Energy, Reading::Known(*all));
             }
         }
         let first = !std::mem::replace(&mut self.greeted, true);

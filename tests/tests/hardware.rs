@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use railgate_child::Said;
-use railgate_model::{Access, Gpu, GpuId, GpuSample, Part, Reading, Snapshot, Watched, WatchedGpu};
+use railgate_model::{Access, Gpu, GpuField, GpuId, GpuSample, Part, Reading, Snapshot, Watched, WatchedGpu};
 use railgate_probe::dispatch;
 use railgate_probe::{GpuWatch, Request, SourceConfig, live};
 use railgate_simulate::{FAULTS, FaultPart};
@@ -142,21 +142,31 @@ fn a_gpu_without_gpm_has_the_readings_of_nvml(dir: &Path) {
     let mut hardware = Hardware::create(dir, "a100-sxm", "gn1").unwrap();
     let (known, sample) = watched(&hardware);
     assert_eq!((known.len(), &known[1].gpm), (2, &Reading::Known(false)));
-    for missing in [&sample.sm, &sample.tensor, &sample.dram, &sample.tensor_work, &sample.nvlink_tx] {
-        assert_eq!(*missing, Reading::Unsupported);
+    for metric in GpuField::GPM {
+        assert_eq!(*sample.get(metric.field), Reading::Unsupported);
     }
-    let said = [&sample.clock, &sample.power, &sample.energy, &sample.any_kernel, &sample.memory_used];
-    assert!(said.iter().all(|value| value.known().is_some()), "{sample:?}");
+    assert_eq!(*sample.get(GpuField::TensorWork), Reading::Unsupported);
+    let said = [
+        GpuField::SmClock,
+        GpuField::Power,
+        GpuField::Energy,
+        GpuField::AnyKernel,
+        GpuField::MemoryUsed,
+        GpuField::PowerCap,
+    ];
+    assert!(said.iter().all(|field| sample.get(*field).known().is_some()), "{sample:?}");
     // A metric that the GPU lacks does not affect the others.
     hardware.works(&[(2, 90.0), (5, 50.0)]).unwrap();
     let (known, sample) = watched(&hardware);
     assert_eq!(known[1].gpm, Reading::Known(true));
-    assert_eq!((&sample.tensor, &sample.dram), (&Reading::Known(50.0), &Reading::Unsupported));
+    let readings = [GpuField::Tensor, GpuField::Dram].map(|field| sample.get(field).clone());
+    assert_eq!(readings, [Reading::Known(50.0), Reading::Unsupported]);
     // If the driver refuses one call, only that reading fails.
     hardware.behave(|nvml| nvml.returns.insert("nvmlDeviceGetPowerUsage".to_owned(), 999)).unwrap();
     let (_, sample) = watched(&hardware);
-    assert!(matches!(&sample.power, Reading::Failed(why) if why.contains("nvmlDeviceGetPowerUsage")));
-    assert_eq!(sample.sm, Reading::Known(90.0));
+    let power = sample.get(GpuField::Power);
+    assert!(matches!(power, Reading::Failed(why) if why.contains("nvmlDeviceGetPowerUsage")));
+    assert_eq!(*sample.get(GpuField::Sm), Reading::Known(90.0));
 }
 
 fn main() -> ExitCode {

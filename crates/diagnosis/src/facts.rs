@@ -230,9 +230,9 @@ pub(super) fn own_sms(sm: f64, own: f64) -> f64 {
 /// Percent of time with any kernel: from GPM, which covers a whole sample, else from the driver, which covers a
 /// moment before it.
 pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
-    match &gpu.graphics_percent {
+    match &gpu.counters.graphics_percent {
         Reading::Known(spread) => Reading::Known(spread.mean),
-        _ => mean_of(&gpu.any_kernel_percent),
+        _ => mean_of(&gpu.counters.any_kernel_percent),
     }
 }
 

@@ -79,8 +79,9 @@ impl<'a> Job<'a> {
 fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let facts = job.facts;
     let gpu = unit.gpu?;
-    let (sm, dram) = (*mean_of(&gpu.sm_percent).known()?, *mean_of(&gpu.dram_percent).known()?);
-    let tensor = *mean_of(&gpu.tensor_percent).known()?;
+    let (sm, dram) =
+        (*mean_of(&gpu.counters.sm_percent).known()?, *mean_of(&gpu.counters.dram_percent).known()?);
+    let tensor = *mean_of(&gpu.counters.tensor_percent).known()?;
     let busy = busy(gpu).known().copied().unwrap_or(sm).clamp(0.0, 100.0);
     let whole = unit.usage.map(|usage| usage.coverage.sampled_s).filter(|seconds| *seconds > 0.0)?;
     let percent = |seconds: f64| (100.0 * seconds / whole).clamp(0.0, 100.0);

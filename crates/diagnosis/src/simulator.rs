@@ -12,7 +12,7 @@
 #[cfg(test)]
 mod matrix;
 
-use railgate_model::{Allocation, Job, Reading};
+use railgate_model::{Allocation, GpuCounters, GpuField, Job, Reading};
 use railgate_node_report::application::{
     AppEvent, AppEventKind, Application, Convention, Model, RankApplication, StepTimes,
 };
@@ -225,30 +225,25 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
         model: "NVIDIA H100 80GB HBM3".to_owned(),
         mig: None,
         sampled_s: seconds,
-        graphics_percent: percent(rank.busy),
-        sm_percent: percent(rank.sm),
-        occupancy_percent: percent(rank.sm * 0.4),
-        tensor_percent: percent(rank.tensor),
-        dfma_percent: percent(0.0),
-        hmma_percent: percent(rank.tensor),
-        imma_percent: percent(0.0),
-        dram_percent: percent(rank.dram),
-        fp64_percent: percent(0.0),
-        fp32_percent: percent(rank.sm * 0.05),
-        fp16_percent: percent(rank.sm * 0.02),
-        pcie_tx_bytes_s: flat(1e8, seconds),
-        pcie_rx_bytes_s: flat(1e8, seconds),
-        nvlink_tx_bytes_s: flat(2e10, seconds),
-        nvlink_rx_bytes_s: flat(2e10, seconds),
-        any_kernel_percent: percent(rank.busy),
-        memory_busy_percent: percent(rank.dram),
-        sm_clock_mhz: flat(clock, seconds),
+        counters: GpuCounters::from_fn(|field| match field {
+            GpuField::Graphics | GpuField::AnyKernel => percent(rank.busy),
+            GpuField::Sm => percent(rank.sm),
+            GpuField::Occupancy => percent(rank.sm * 0.4),
+            GpuField::Tensor | GpuField::Hmma => percent(rank.tensor),
+            GpuField::Dram | GpuField::MemoryBusy => percent(rank.dram),
+            GpuField::Fp32 => percent(rank.sm * 0.05),
+            GpuField::Fp16 => percent(rank.sm * 0.02),
+            GpuField::PcieTx | GpuField::PcieRx => flat(1e8, seconds),
+            GpuField::NvlinkTx | GpuField::NvlinkRx => flat(2e10, seconds),
+            GpuField::SmClock => flat(clock, seconds),
+            GpuField::Power => flat(power_w, seconds),
+            GpuField::Temperature => flat(60.0, seconds),
+            GpuField::MemoryUsed => flat(60_000.0, seconds),
+            _ => percent(0.0),
+        }),
         busy_clock_mhz: Reading::Known(clock),
-        power_w: flat(power_w, seconds),
         energy_j: Reading::Known(power_w * seconds),
         energy_from_power_j: Reading::Known(power_w * seconds),
-        temperature_c: flat(60.0, seconds),
-        memory_used_mib: flat(60_000.0, seconds),
         memory_total_mib: Reading::Known(81_559),
         throttled: Reading::Known(Throttled {
             over_s: seconds,
@@ -276,23 +271,25 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
 
 /// Figures that NVML provides without GPM.
 fn without_gpm(gpu: GpuUsage) -> GpuUsage {
-    let no = || Reading::Unsupported;
+    let GpuCounters {
+        any_kernel_percent,
+        memory_busy_percent,
+        sm_clock_mhz,
+        power_w,
+        temperature_c,
+        memory_used_mib,
+        ..
+    } = gpu.counters;
     GpuUsage {
-        graphics_percent: no(),
-        sm_percent: no(),
-        occupancy_percent: no(),
-        tensor_percent: no(),
-        dfma_percent: no(),
-        hmma_percent: no(),
-        imma_percent: no(),
-        dram_percent: no(),
-        fp64_percent: no(),
-        fp32_percent: no(),
-        fp16_percent: no(),
-        pcie_tx_bytes_s: no(),
-        pcie_rx_bytes_s: no(),
-        nvlink_tx_bytes_s: no(),
-        nvlink_rx_bytes_s: no(),
+        counters: GpuCounters {
+            any_kernel_percent,
+            memory_busy_percent,
+            sm_clock_mhz,
+            power_w,
+            temperature_c,
+            memory_used_mib,
+            ..GpuCounters::from_fn(|_| Reading::Unsupported)
+        },
         flop: HardwareFlop { tensor_fraction: no_flop(), uncalibrated_fraction: no_flop(), ..gpu.flop },
         ..gpu
     }
@@ -497,7 +494,8 @@ pub fn wait_for_the_network(nodes: &mut [NodeReport]) {
     let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
     rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 5.0);
     for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
-        let (sm, tensor, dram) = (&mut gpu.sm_percent, &mut gpu.tensor_percent, &mut gpu.dram_percent);
+        let (sm, tensor, dram) =
+            (&mut gpu.counters.sm_percent, &mut gpu.counters.tensor_percent, &mut gpu.counters.dram_percent);
         for (reading, value) in [(sm, 40.0), (tensor, 15.0), (dram, 12.0)] {
             *reading = flat(value, gpu.sampled_s);
         }

@@ -54,7 +54,7 @@ pub use finding::{Class, Evidence, Finding, Severity};
 pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
 pub use gpu_places::GpuPlace;
-pub use gpu_samples::{GpuSample, GpuSamples, Watched, WatchedGpu};
+pub use gpu_samples::{GpmMetric, GpuCounters, GpuField, GpuSample, GpuSamples, Watched, WatchedGpu};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
 pub use job_gpus::{JobGpus, KnownGpu};

@@ -11,11 +11,12 @@ pub mod peaks;
 mod sample;
 mod summary;
 
-use railgate_model::{Reading, UnixMillis};
+pub use railgate_model::GpuField;
+use railgate_model::{GpuCounters, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 pub use fold::Fold;
-pub use sample::{Field, GpuField, HostField, RailField, Sample, State, Value, Values};
+pub use sample::{Field, HostField, RailField, Sample, State, Value, Values};
 pub use summary::{joined, moment, summarize, timeline};
 
 /// Figures of the sampler of one node over one run.
@@ -103,55 +104,15 @@ pub struct GpuUsage {
     pub mig: Option<MigSlice>,
     /// Time with samples of this GPU, seconds.
     pub sampled_s: f64,
-    /// GPM 1: time in which a context was active.
-    pub graphics_percent: Reading<Spread>,
-    /// GPM 2: SMs with at least one warp.
-    pub sm_percent: Reading<Spread>,
-    /// GPM 3: resident warps, of the maximum.
-    pub occupancy_percent: Reading<Spread>,
-    /// GPM 5: any tensor pipe active. Includes recomputation, padding and other work that is not progress.
-    pub tensor_percent: Reading<Spread>,
-    /// GPM 6: tensor pipe, double precision.
-    pub dfma_percent: Reading<Spread>,
-    /// GPM 7: tensor pipe, all floating-point types below double, including fp8.
-    pub hmma_percent: Reading<Spread>,
-    /// GPM 9: tensor pipe, integers.
-    pub imma_percent: Reading<Spread>,
-    /// GPM 10: memory traffic, of the theoretical peak.
-    pub dram_percent: Reading<Spread>,
-    /// GPM 11: double precision outside the tensor pipe.
-    pub fp64_percent: Reading<Spread>,
-    /// GPM 12: single precision outside the tensor pipe.
-    pub fp32_percent: Reading<Spread>,
-    /// GPM 13: half precision outside the tensor pipe.
-    pub fp16_percent: Reading<Spread>,
-    /// GPM 20: bytes per second sent over PCIe.
-    pub pcie_tx_bytes_s: Reading<Spread>,
-    /// GPM 21: bytes per second received over PCIe.
-    pub pcie_rx_bytes_s: Reading<Spread>,
-    /// GPM 61: bytes per second sent over all NVLinks.
-    pub nvlink_tx_bytes_s: Reading<Spread>,
-    /// GPM 60: bytes per second received over all NVLinks.
-    pub nvlink_rx_bytes_s: Reading<Spread>,
-    /// `nvmlDeviceGetUtilizationRates`: time with any kernel running, regardless of its size. For GPUs without
-    /// GPM.
-    pub any_kernel_percent: Reading<Spread>,
-    /// `nvmlDeviceGetUtilizationRates`: time with any memory access. For GPUs without GPM.
-    pub memory_busy_percent: Reading<Spread>,
-    /// SM clock, MHz, mean over all of the time.
-    pub sm_clock_mhz: Reading<Spread>,
+    /// What was sampled: `sm_percent` and the others that [`GpuCounters`] names.
+    #[serde(flatten)]
+    pub counters: GpuCounters<Spread>,
     /// SM clock, MHz, weighted by SM activity.
     pub busy_clock_mhz: Reading<f64>,
-    /// Power, watts, `nvmlDeviceGetPowerUsage`. With MIG: of the whole GPU.
-    pub power_w: Reading<Spread>,
     /// Energy, joules, from the GPU's energy counter. With MIG: of the whole GPU.
     pub energy_j: Reading<f64>,
-    /// Energy, joules, integral of `power_w`, as a cross-check.
+    /// Energy, joules, integral of the power, as a cross-check.
     pub energy_from_power_j: Reading<f64>,
-    /// Temperature, °C.
-    pub temperature_c: Reading<Spread>,
-    /// Memory in use, MiB.
-    pub memory_used_mib: Reading<Spread>,
     /// Total memory, MiB.
     pub memory_total_mib: Reading<u64>,
     /// Reasons for a reduced clock.

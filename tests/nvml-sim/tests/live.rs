@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use nvidia_ml::{Behaviour, EVENTS_FILE, LOADS, Scenario, Work, hide_symbol, install, work};
 use railgate_child::{GRACE, Said};
 use railgate_model::{
-    Access, EccCounts, Extra, Gpu, GpuDetails, GpuFabric, GpuId, GpuProcess, Gpus, LinkErrors, MemoryUse,
-    NvLink, NvLinkErrors, Part, PartName, Peer, Plan, Reading, RecoveryAction, RetiredPages, RowRemap,
-    Snapshot, SramEcc, Watched, XidEvent,
+    Access, EccCounts, Extra, Gpu, GpuDetails, GpuFabric, GpuField, GpuId, GpuProcess, Gpus, LinkErrors,
+    MemoryUse, NvLink, NvLinkErrors, Part, PartName, Peer, Plan, Reading, RecoveryAction, RetiredPages,
+    RowRemap, Snapshot, SramEcc, Watched, XidEvent,
 };
 use railgate_probe::dispatch;
 use railgate_probe::{GpuWatch, Request, SourceConfig, XidWatch, live};
@@ -634,7 +634,8 @@ fn gpu_figures_follow_from_the_reported_load() {
     };
     let said = |gpu: usize| {
         let gpu = &sample.gpus[gpu];
-        [&gpu.tensor, &gpu.sm, &gpu.clock, &gpu.power].map(|reading| reading.known().unwrap().round())
+        [GpuField::Tensor, GpuField::Sm, GpuField::SmClock, GpuField::Power]
+            .map(|field| gpu.get(field).known().unwrap().round())
     };
     let [_, _, clock, power] = said(0);
     assert_eq!(said(1), [50.0, 80.0, 1755.0, 640.0]);

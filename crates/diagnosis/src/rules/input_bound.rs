@@ -48,7 +48,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     }
     // If the program does not report, idle GPUs with busy disks or CPUs are a weaker sign.
     let (Reading::Known(busy), Reading::Known(sm)) =
-        (facts.mean(busy), facts.mean(|gpu| mean_of(&gpu.sm_percent)))
+        (facts.mean(busy), facts.mean(|gpu| mean_of(&gpu.counters.sm_percent)))
     else {
         return Vec::new();
     };

@@ -116,8 +116,8 @@ impl<'a> Means<'a> {
     /// Whether the rule applies: neither tensor pipes nor memory limit the job, and it did not hang.
     fn can_be(&self) -> bool {
         let set = &self.facts.rules.launch_bound;
-        let tensor = self.of(|gpu| mean_of(&gpu.tensor_percent));
-        let dram = self.of(|gpu| mean_of(&gpu.dram_percent));
+        let tensor = self.of(|gpu| mean_of(&gpu.counters.tensor_percent));
+        let dram = self.of(|gpu| mean_of(&gpu.counters.dram_percent));
         // A hang distorts the means.
         stood_still(self.facts).is_none()
             && tensor.is_some_and(|tensor| tensor <= set.tensor_percent.get())
@@ -130,7 +130,7 @@ impl<'a> Means<'a> {
         if !self.can_be() || facts.units.iter().any(|unit| unit.comm.is_some_and(|comm| comm.is_partial())) {
             return None;
         }
-        let (busy, sm) = (self.of(busy)?, self.of(|gpu| mean_of(&gpu.sm_percent))?);
+        let (busy, sm) = (self.of(busy)?, self.of(|gpu| mean_of(&gpu.counters.sm_percent))?);
         let own = median(facts.units.iter().filter_map(own).collect());
         let (own, confidence) = match own {
             Some(own) => (self.of_steps(own), "high"),
@@ -155,8 +155,10 @@ impl<'a> Means<'a> {
         let gaps: Option<Vec<f64>> = gpus().map(|unit| gap_of(unit, set.least_steps.get())).collect();
         let least = gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= set.gap_percent.share())?;
         // Copies need no kernel.
-        let ways =
-            [|gpu: &GpuUsage| mean_of(&gpu.pcie_tx_bytes_s), |gpu: &GpuUsage| mean_of(&gpu.pcie_rx_bytes_s)];
+        let ways = [
+            |gpu: &GpuUsage| mean_of(&gpu.counters.pcie_tx_bytes_s),
+            |gpu: &GpuUsage| mean_of(&gpu.counters.pcie_rx_bytes_s),
+        ];
         let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
         let possible = self.can_be() && copied? <= 1e9 * set.copied_gb_s.get() * self.steps?;
         (possible && facts.nodes.iter().all(|node| cores_are_busy(node, set.cores_percent.share())))
@@ -286,14 +288,15 @@ mod tests {
         });
         let one_is_busy = without(|node| {
             let gpu = &mut node.usage.as_mut().unwrap().gpus[3];
-            gpu.graphics_percent = gpu
+            gpu.counters.graphics_percent = gpu
+                .counters
                 .memory_used_mib
                 .clone()
                 .map(|spread| railgate_node_report::usage::Spread { mean: 95.0, ..spread });
         });
         let copying = without(|node| {
             for gpu in &mut node.usage.as_mut().unwrap().gpus {
-                gpu.pcie_rx_bytes_s = gpu.nvlink_rx_bytes_s.clone();
+                gpu.counters.pcie_rx_bytes_s = gpu.counters.nvlink_rx_bytes_s.clone();
             }
         });
         let unseen = without(|node| node.usage.as_mut().unwrap().coverage.missing_s = 200.0);

@@ -27,9 +27,10 @@ thresholds! {
 /// Uses only the time in which the job's own kernels run, because idle and waiting time would hide the limit.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.memory_bound;
-    let (Reading::Known(dram), Reading::Known(tensor)) =
-        (facts.mean(|gpu| mean_of(&gpu.dram_percent)), facts.mean(|gpu| mean_of(&gpu.tensor_percent)))
-    else {
+    let (Reading::Known(dram), Reading::Known(tensor)) = (
+        facts.mean(|gpu| mean_of(&gpu.counters.dram_percent)),
+        facts.mean(|gpu| mean_of(&gpu.counters.tensor_percent)),
+    ) else {
         return Vec::new();
     };
     let shares: Vec<f64> = facts.units.iter().filter_map(computing).collect();
@@ -55,7 +56,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
 /// the share of active SMs, because NCCL can overlap with computation.
 fn computing(unit: &Unit<'_>) -> Option<f64> {
     let gpu = unit.gpu?;
-    let sm = *mean_of(&gpu.sm_percent).known()?;
+    let sm = *mean_of(&gpu.counters.sm_percent).known()?;
     let busy = busy(gpu).known().copied().unwrap_or(100.0);
     let sampled_s = unit.usage?.coverage.sampled_s;
     let comm = unit
@@ -78,9 +79,9 @@ mod tests {
         let rows = nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().collectives);
         rows.flat_map(|row| &mut row.by_rank).for_each(|rank| rank.gpu_s *= 6.0);
         for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
-            let Reading::Known(dram) = &mut gpu.dram_percent else { unreachable!() };
+            let Reading::Known(dram) = &mut gpu.counters.dram_percent else { unreachable!() };
             // Too little tensor activity to excuse the traffic, regardless of the time base.
-            (dram.mean, gpu.tensor_percent, gpu.sm_percent) = (45.0, mean(5.0), mean(92.0));
+            (dram.mean, gpu.counters.tensor_percent, gpu.counters.sm_percent) = (45.0, mean(5.0), mean(92.0));
         }
         let facts = Facts::new(&nodes, nodes[0].end, Outcome::Good, None);
         let comm = facts.units[0].comm.unwrap();

@@ -153,8 +153,8 @@ mod tests {
         }
         assert_eq!(found(&nodes), vec![]);
         for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
-            gpu.any_kernel_percent = Reading::Unsupported;
-            gpu.graphics_percent = Reading::Unsupported;
+            gpu.counters.any_kernel_percent = Reading::Unsupported;
+            gpu.counters.graphics_percent = Reading::Unsupported;
         }
         let without_the_gpus = found(&nodes);
         assert_eq!(without_the_gpus.len(), 1);

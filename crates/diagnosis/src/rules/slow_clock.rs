@@ -79,17 +79,17 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
 type Figure = fn(&GpuUsage) -> Option<f64>;
 
 fn clock(gpu: &GpuUsage) -> Option<f64> {
-    gpu.busy_clock_mhz.known().copied().or(mean_of(&gpu.sm_clock_mhz).known().copied())
+    gpu.busy_clock_mhz.known().copied().or(mean_of(&gpu.counters.sm_clock_mhz).known().copied())
 }
 
 /// Tensor activity, if there is any. A slow GPU in lockstep with others does the same work.
 fn work(gpu: &GpuUsage) -> Option<f64> {
-    let percent = mean_of(&gpu.tensor_percent).known().copied().filter(|percent| *percent >= 1.0);
+    let percent = mean_of(&gpu.counters.tensor_percent).known().copied().filter(|percent| *percent >= 1.0);
     Some(percent? * clock(gpu)?)
 }
 
 fn power(gpu: &GpuUsage) -> Option<f64> {
-    mean_of(&gpu.power_w).known().copied()
+    mean_of(&gpu.counters.power_w).known().copied()
 }
 
 /// One figure of the job's GPUs by model, sorted once because a job can have thousands.
@@ -127,7 +127,8 @@ fn median_of_others(sorted: &[f64], own: f64) -> Option<f64> {
 }
 
 fn activity(gpu: &GpuUsage) -> Option<f64> {
-    let spreads = [&gpu.sm_percent, &gpu.graphics_percent, &gpu.any_kernel_percent];
+    let spreads =
+        [&gpu.counters.sm_percent, &gpu.counters.graphics_percent, &gpu.counters.any_kernel_percent];
     spreads.into_iter().find_map(|reading| reading.known()).map(|spread| spread.mean)
 }
 
@@ -173,8 +174,8 @@ mod tests {
             for (gpu, (mhz, tensor, watts, capped)) in gpus.iter_mut().zip(rows) {
                 let flat = |mean| Reading::Known(Spread { mean, min: mean, max: mean, over_s });
                 gpu.busy_clock_mhz = Reading::Known(*mhz);
-                gpu.tensor_percent = if gpm { flat(*tensor) } else { Reading::Unsupported };
-                gpu.power_w = flat(*watts);
+                gpu.counters.tensor_percent = if gpm { flat(*tensor) } else { Reading::Unsupported };
+                gpu.counters.power_w = flat(*watts);
                 gpu.throttled = thermal_s.map_or(Reading::Unsupported, |hw_thermal_s| {
                     let power_cap_s = if *capped { over_s } else { 0.0 };
                     Reading::Known(Throttled { over_s, power_cap_s, hw_thermal_s, ..Throttled::default() })

@@ -89,7 +89,7 @@ fn given_up() -> Vec<NodeReport> {
 fn copies() -> Vec<NodeReport> {
     let mut nodes = only(Plant::LateLaunches);
     for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
-        (gpu.pcie_tx_bytes_s, gpu.pcie_rx_bytes_s) = (flat(2e9), flat(2e9));
+        (gpu.counters.pcie_tx_bytes_s, gpu.counters.pcie_rx_bytes_s) = (flat(2e9), flat(2e9));
     }
     nodes
 }

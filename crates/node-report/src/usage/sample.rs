@@ -1,7 +1,6 @@
-use railgate_model::UnixMillis;
+use railgate_model::{GpuField, UnixMillis};
 
-/// Fields sampled of one device: a list of named numbers. The place of a field never changes; new ones are
-/// appended.
+/// Fields sampled of one device: a list of named numbers. Files name their fields, so that places may change.
 pub trait Field: Copy + Sized + 'static {
     /// Fields in the order of their places, at most 32.
     const ALL: &'static [Self];
@@ -38,71 +37,15 @@ macro_rules! fields {
     };
 }
 
-fields! {
-    /// Fields of a GPU. Activities are percent over the duration of the sample.
-    GpuField {
-        /// Time in which a context was active.
-        Graphics = "graphics_percent",
-        /// SMs with at least one warp.
-        Sm = "sm_percent",
-        /// Resident warps.
-        Occupancy = "occupancy_percent",
-        /// Any tensor pipe active.
-        Tensor = "tensor_percent",
-        /// Tensor pipe, double precision.
-        Dfma = "dfma_percent",
-        /// Tensor pipe, floating point below double.
-        Hmma = "hmma_percent",
-        /// Tensor pipe, integers.
-        Imma = "imma_percent",
-        /// Memory traffic, percent of the peak.
-        Dram = "dram_percent",
-        /// Double precision outside the tensor pipe.
-        Fp64 = "fp64_percent",
-        /// Single precision outside the tensor pipe.
-        Fp32 = "fp32_percent",
-        /// Half precision outside the tensor pipe.
-        Fp16 = "fp16_percent",
-        /// Bytes per second sent over PCIe.
-        PcieTx = "pcie_tx_bytes_s",
-        /// Bytes per second received over PCIe.
-        PcieRx = "pcie_rx_bytes_s",
-        /// Bytes per second sent over NVLink.
-        NvlinkTx = "nvlink_tx_bytes_s",
-        /// Bytes per second received over NVLink.
-        NvlinkRx = "nvlink_rx_bytes_s",
-        /// Time with any kernel running, percent.
-        AnyKernel = "any_kernel_percent",
-        /// Time with any memory access, percent.
-        MemoryBusy = "memory_busy_percent",
-        /// SM clock, MHz.
-        SmClock = "sm_clock_mhz",
-        /// SM activity times SM clock while SMs were active: percent MHz.
-        SmWork = "sm_percent_mhz",
-        /// Tensor activity times NVML's SM clock: percent MHz.
-        TensorWork = "tensor_percent_mhz",
-        /// Part of `TensorWork` measured while tensor kernels ran, when SMs run slower than NVML's clock.
-        TensorWorkSlowed = "tensor_percent_slowed_mhz",
-        /// Single precision activity times NVML's SM clock: percent MHz.
-        Fp32Work = "fp32_percent_mhz",
-        /// Power, watts.
-        Power = "power_w",
-        /// Energy since the start of the sampler, joules, from the energy counter.
-        Energy = "energy_j",
-        /// Temperature, °C.
-        Temperature = "temperature_c",
-        /// Memory in use, MiB.
-        MemoryUsed = "memory_used_mib",
-        /// Share of the time under the power cap, percent.
-        PowerCap = "power_cap_percent",
-        /// Share of the time in hardware slowdown, percent.
-        HwSlowdown = "hw_slowdown_percent",
-        /// Share of the time at the thermal limit of the software, percent.
-        SwThermal = "sw_thermal_percent",
-        /// Share of the time at the thermal limit of the hardware, percent.
-        HwThermal = "hw_thermal_percent",
-        /// Share of the time under power brake, percent.
-        PowerBrake = "power_brake_percent",
+impl Field for GpuField {
+    const ALL: &'static [Self] = GpuField::ALL;
+
+    fn place(self) -> usize {
+        usize::from(self as u8)
+    }
+
+    fn name(self) -> &'static str {
+        GpuField::name(self)
     }
 }
 

@@ -1,13 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_model::{Reading, UnixMillis};
+use railgate_model::{GpuCounters, Reading, UnixMillis};
 
 use super::fold::{Sum, Sums};
 use super::format::{End, Head, HeadGpu, HeadRail, Record, Records};
 use super::peaks::{Model, SiteModel, UNCALIBRATED_BAND, model};
 use super::{
-    Calibration, Coverage, Field, Gap, GpuField, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice,
-    PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
+    Calibration, Coverage, Gap, GpuField, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice, PeakUsed,
+    RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
 
 /// Maximum number of gaps that are listed, the longest ones.
@@ -309,30 +309,10 @@ fn gpu_usage(one: &OneGpu, site: &BTreeMap<String, SiteModel>) -> GpuUsage {
         model: head.model.clone(),
         mig,
         sampled_s: *seconds,
-        graphics_percent: over(GpuField::Graphics),
-        sm_percent: over(GpuField::Sm),
-        occupancy_percent: over(GpuField::Occupancy),
-        tensor_percent: over(GpuField::Tensor),
-        dfma_percent: over(GpuField::Dfma),
-        hmma_percent: over(GpuField::Hmma),
-        imma_percent: over(GpuField::Imma),
-        dram_percent: over(GpuField::Dram),
-        fp64_percent: over(GpuField::Fp64),
-        fp32_percent: over(GpuField::Fp32),
-        fp16_percent: over(GpuField::Fp16),
-        pcie_tx_bytes_s: over(GpuField::PcieTx),
-        pcie_rx_bytes_s: over(GpuField::PcieRx),
-        nvlink_tx_bytes_s: over(GpuField::NvlinkTx),
-        nvlink_rx_bytes_s: over(GpuField::NvlinkRx),
-        any_kernel_percent: over(GpuField::AnyKernel),
-        memory_busy_percent: over(GpuField::MemoryBusy),
-        sm_clock_mhz: over(GpuField::SmClock),
+        counters: GpuCounters::from_fn(over),
         busy_clock_mhz: busy_clock_mhz.clone(),
-        power_w: over(GpuField::Power),
         energy_j: energy,
         energy_from_power_j: mean(GpuField::Power).map(|_| power.weighted),
-        temperature_c: over(GpuField::Temperature),
-        memory_used_mib: over(GpuField::MemoryUsed),
         memory_total_mib: head.memory_total_mib.map_or(Reading::Unsupported, Reading::Known),
         throttled: throttled(sums, without(GpuField::PowerCap)),
         flop: flop(model.as_ref(), mig, &mean, &busy_clock_mhz),

@@ -64,7 +64,7 @@ fn minute_and_its_samples_count_once() {
     let gpu = &usage.gpus[0];
     assert_eq!(usage.coverage.sampled_s, 120.0);
     assert_eq!((usage.coverage.missing_s, usage.coverage.gaps.len()), (0.0, 0));
-    assert_eq!(known(&gpu.tensor_percent).mean, 60.0);
+    assert_eq!(known(&gpu.counters.tensor_percent).mean, 60.0);
     assert_eq!(known(&gpu.energy_j), 84_000.0);
     assert_eq!(known(&gpu.energy_from_power_j), 84_000.0);
     assert_eq!(known(&gpu.throttled).power_cap_s, 60.0);
@@ -133,7 +133,7 @@ fn field_that_was_never_read_is_not_zero_and_has_a_reason() {
     let bytes = stream(vec![head("NVIDIA H100 80GB HBM3", &lacking), Record::Sample(sample(0, 1.0, 1000.0))]);
     let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
     let gpu = &usage.gpus[0];
-    assert_eq!(gpu.dram_percent, Reading::Unsupported);
+    assert_eq!(gpu.counters.dram_percent, Reading::Unsupported);
     assert_eq!(gpu.flop.fp32_tflops, Reading::Failed("GPM: lost".to_owned()));
     assert_eq!(gpu.flop.calibration.from, "none");
     assert!(matches!(usage.host.cpus_allowed, Reading::Failed(_)));
@@ -159,7 +159,7 @@ fn gaps_are_listed_and_suspended_time_is_neither_running_nor_idle() {
     let gaps: Vec<_> =
         coverage.gaps.iter().map(|gap| (gap.start - START, gap.end - START, &*gap.why)).collect();
     assert_eq!(gaps, [(10_000, 40_000, "no sample"), (45_000, 60_000, "the sampler was gone")]);
-    assert_eq!(known(&usage.gpus[0].tensor_percent).min, 80.0);
+    assert_eq!(known(&usage.gpus[0].counters.tensor_percent).min, 80.0);
     assert_eq!(usage.notes.len(), 2, "{:?}", usage.notes);
     assert_eq!(summarize(&[b"nothing"], START, &BTreeMap::new()), None);
 }
@@ -176,7 +176,7 @@ fn gpu_without_a_uuid_yet_is_the_same_gpu() {
     let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
     assert_eq!((usage.gpus.len(), usage.gpus[0].model.as_str()), (1, "NVIDIA H200"));
     let usage = summarize(&[&stream(vec![Record::Head(early)])], START + 5000, &BTreeMap::new()).unwrap();
-    assert_eq!(usage.gpus[0].power_w, Reading::Failed("nvml: no answer yet".to_owned()));
+    assert_eq!(usage.gpus[0].counters.power_w, Reading::Failed("nvml: no answer yet".to_owned()));
     assert_eq!(usage.coverage.missing_s, 5.0);
 }
 
@@ -201,4 +201,29 @@ fn mig_slice_has_its_share_of_the_peak() {
     let peak = usage.gpus[0].flop.peak.clone().unwrap();
     assert!((peak.bf16_tflops - 494.7).abs() < 0.1);
     assert_eq!(usage.gpus[0].mig, Some(MigSlice { instance: 2, sms: 66, of_sms: 132 }));
+}
+
+#[test]
+fn counters_are_fields_of_their_gpu_and_may_be_absent_in_older_reports() {
+    let stream = stream(vec![head("NVIDIA H200", &[]), Record::Sample(sample(0, 60.0, 1500.0))]);
+    let gpu = summarize(&[&stream], START + 5_000, &BTreeMap::new()).unwrap().gpus.remove(0);
+    let mut json = serde_json::to_value(&gpu).unwrap();
+    assert_eq!(json["tensor_percent"]["known"]["mean"], 60.0);
+    assert_eq!(serde_json::from_value::<GpuUsage>(json.clone()).unwrap(), gpu);
+    json.as_object_mut().unwrap().remove("tensor_percent");
+    let older: GpuUsage = serde_json::from_value(json).unwrap();
+    assert!(matches!(older.counters.tensor_percent, Reading::Failed(_)), "{older:?}");
+    assert_eq!(older.counters.power_w, gpu.counters.power_w);
+}
+
+#[test]
+fn every_counter_is_on_the_page_of_reports() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let words: BTreeSet<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let counters = GpuCounters::<Spread>::from_fn(|_| Reading::Unsupported);
+    let named = serde_json::to_value(counters).unwrap();
+    for name in named.as_object().unwrap().keys() {
+        assert!(words.contains(name.as_str()), "docs/report.md, usage, gpus[]: {name} is missing");
+    }
 }

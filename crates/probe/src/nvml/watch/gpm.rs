@@ -4,12 +4,12 @@ use std::{mem, ptr};
 
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlGpmSample_t};
-use railgate_model::Reading;
+use railgate_model::{GpuField, Reading};
 
 use super::super::device::present;
 use super::super::returns;
 
-pub(super) const OF_SAMPLE: [u32; 15] = [1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 13, 20, 21, 61, 60];
+pub(super) const OF_SAMPLE: usize = GpuField::GPM.len();
 pub(super) const OF_WINDOW: [u32; 3] = [1, 2, 5];
 
 /// Three GPM samples in rotation: the start of the interval, the end of the last window, and a free one.
@@ -81,14 +81,16 @@ impl Gpm {
         self.metrics(OF_WINDOW, before, free)
     }
 
-    /// Returns all metrics since the start of the interval. The preceding call of `window` took the closing sample.
-    pub(super) fn sample(&mut self) -> [Reading<f64>; OF_SAMPLE.len()] {
+    /// Returns the metrics of [`GpuField::GPM`] since the start of the interval. The preceding call of `window` took the
+    /// closing sample.
+    pub(super) fn sample(&mut self) -> [Reading<f64>; OF_SAMPLE] {
         let (first, last) = (self.first, self.last);
         if first == last {
             return std::array::from_fn(|_| Reading::Failed("too short for GPM".to_owned()));
         }
         self.first = last;
-        self.metrics(OF_SAMPLE, first, last)
+        let mut ids = GpuField::GPM.iter().map(|metric| metric.id);
+        self.metrics(std::array::from_fn::<_, OF_SAMPLE, _>(|_| ids.next().unwrap_or_default()), first, last)
     }
 
     fn metrics<const N: usize>(&mut self, ids: [u32; N], one: usize, two: usize) -> [Reading<f64>; N] {

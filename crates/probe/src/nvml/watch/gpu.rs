@@ -4,8 +4,7 @@ use std::{mem, ptr};
 
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
-use railgate_model::{GpuId, Reading};
-use railgate_model::{GpuSample, WatchedGpu};
+use railgate_model::{GpuField, GpuId, GpuSample, Reading, WatchedGpu};
 
 use super::super::device::{self, present, until_nul};
 use super::super::returns;
@@ -13,7 +12,14 @@ use super::clocks::{Clocks, Mean};
 use super::gpm::{Gpm, OF_SAMPLE, OF_WINDOW};
 
 const MIB: f64 = 1_048_576.0;
-const REASONS: [u64; 5] = [0x4, 0x8, 0x20, 0x40, 0x80];
+/// Bits of `nvmlClocksThrottleReasons*`.
+const REASONS: [(GpuField, u64); 5] = [
+    (GpuField::PowerCap, 0x4),
+    (GpuField::HwSlowdown, 0x8),
+    (GpuField::SwThermal, 0x20),
+    (GpuField::HwThermal, 0x40),
+    (GpuField::PowerBrake, 0x80),
+];
 
 /// A GPU that is sampled.
 pub(super) struct Gpu<'l> {
@@ -196,7 +202,7 @@ impl<'l> Gpu<'l> {
             "nvmlDeviceGetCurrentClocksThrottleReasons",
             self.lib.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref().ok(),
         );
-        for (mean, bit) in self.reasons.iter_mut().zip(REASONS) {
+        for (mean, (_, bit)) in self.reasons.iter_mut().zip(REASONS) {
             mean.add(reasons.clone().map(|bits| if bits & bit == 0 { 0.0 } else { 100.0 }));
         }
     }
@@ -230,74 +236,52 @@ impl<'l> Gpu<'l> {
     }
 
     pub(super) fn sample(&mut self) -> GpuSample {
-        let mut of = match &mut self.gpm {
+        let mut sample = GpuSample::default();
+        let metrics = match &mut self.gpm {
             Reading::Known(gpm) => gpm.sample(),
-            Reading::Unsupported => [const { Reading::Unsupported }; OF_SAMPLE.len()],
+            Reading::Unsupported => [const { Reading::Unsupported }; OF_SAMPLE],
             Reading::Failed(why) => std::array::from_fn(|_| Reading::Failed(why.clone())),
+        };
+        for (metric, reading) in GpuField::GPM.iter().zip(metrics) {
+            sample.set(metric.field, reading.map(|value| value * metric.factor));
         }
-        .into_iter();
-        let mut next = || of.next().unwrap_or(Reading::Unsupported);
-        let (graphics, sm, occupancy) = (next(), next(), next());
-        let (tensor, dfma, hmma, imma) = (next(), next(), next(), next());
-        let (dram, fp64, fp32, fp16) = (next(), next(), next(), next());
-        // GPM reports MiB per second.
-        let mut bytes = || next().map(|mib| mib * MIB);
-        let (pcie_tx, pcie_rx, nvlink_tx, nvlink_rx) = (bytes(), bytes(), bytes(), bytes());
         let clock = self.clocks.take();
-        let times = |activity: &Reading<f64>, clock: &Reading<f64>| {
-            activity.clone().zip(clock.clone()).map(|(activity, clock)| activity * clock)
-        };
+        for (work, activity, clock) in [
+            (GpuField::SmWork, GpuField::Sm, &clock.at_work),
+            (GpuField::TensorWork, GpuField::Tensor, &clock.mean),
+            (GpuField::TensorWorkSlowed, GpuField::Tensor, &clock.slowed),
+            (GpuField::Fp32Work, GpuField::Fp32, &clock.mean),
+        ] {
+            let both = sample.get(activity).clone().zip(clock.clone());
+            sample.set(work, both.map(|(activity, clock)| activity * clock));
+        }
+        sample.set(GpuField::SmClock, clock.mean);
         let utilization = self.out_utilization();
-        let temperature = match &self.whole {
-            Ok(device) => {
-                ask(self.lib.nvmlDeviceGetTemperature.as_ref().ok(), "nvmlDeviceGetTemperature", |call| {
-                    let mut degrees = 0;
-                    // SAFETY: as in `open`.
-                    (unsafe { call(*device, 0, &raw mut degrees) }, f64::from(degrees))
-                })
-            }
-            Err(why) => Reading::Failed(why.clone()),
-        };
+        sample.set(GpuField::AnyKernel, utilization.clone().map(|rates| rates.0));
+        sample.set(GpuField::MemoryBusy, utilization.map(|rates| rates.1));
+        sample.set(GpuField::Power, self.power.take());
+        // The last reading is repeated until the next one, since the counter only grows.
+        sample.set(GpuField::Energy, self.energy.clone());
+        sample.set(GpuField::Temperature, self.temperature());
         #[expect(clippy::cast_precision_loss, reason = "no GPU has an exbibyte")]
         let memory_used = self.memory().map(|memory| memory.used as f64 / MIB);
-        let mut shares = [0.0; 5];
-        let mut reasons = Reading::Known(shares);
-        for (share, mean) in shares.iter_mut().zip(&mut self.reasons) {
-            match mean.take() {
-                Reading::Known(percent) => *share = percent,
-                other => reasons = other.map(|_| [0.0; 5]),
-            }
+        sample.set(GpuField::MemoryUsed, memory_used);
+        for (mean, (reason, _)) in self.reasons.iter_mut().zip(REASONS) {
+            sample.set(reason, mean.take());
         }
-        GpuSample {
-            graphics,
-            sm_work: times(&sm, &clock.at_work),
-            tensor_work: times(&tensor, &clock.mean),
-            fp32_work: times(&fp32, &clock.mean),
-            tensor_work_slowed: times(&tensor, &clock.slowed),
-            sm,
-            occupancy,
-            tensor,
-            dfma,
-            hmma,
-            imma,
-            dram,
-            fp64,
-            fp32,
-            fp16,
-            pcie_tx,
-            pcie_rx,
-            nvlink_tx,
-            nvlink_rx,
-            any_kernel: utilization.clone().map(|rates| rates.0),
-            memory_busy: utilization.map(|rates| rates.1),
-            clock: clock.mean,
-            power: self.power.take(),
-            // The last reading is repeated until the next one, since the counter only grows.
-            energy: self.energy.clone(),
-            temperature,
-            memory_used,
-            reasons: reasons.map(|_| shares),
-        }
+        sample
+    }
+
+    fn temperature(&self) -> Reading<f64> {
+        let device = match &self.whole {
+            Ok(device) => *device,
+            Err(why) => return Reading::Failed(why.clone()),
+        };
+        ask(self.lib.nvmlDeviceGetTemperature.as_ref().ok(), "nvmlDeviceGetTemperature", |call| {
+            let mut degrees = 0;
+            // SAFETY: as in `open`.
+            (unsafe { call(device, 0, &raw mut degrees) }, f64::from(degrees))
+        })
     }
 
     fn out_utilization(&self) -> Reading<(f64, f64)> {
