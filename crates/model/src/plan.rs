@@ -1,6 +1,4 @@
-use std::path::PathBuf;
-
-use crate::{PartName, SiteRequest};
+use crate::{Extra, PartName};
 
 /// What to read of a node. Which checks need it, and when, is the caller's business.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,37 +19,4 @@ impl Plan {
             extras: vec![Extra::NvLinkErrors, Extra::DriveLogs],
         }
     }
-}
-
-/// A reading that is made on request only, since it costs time or starts a program. It runs beside the parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Extra {
-    /// What each NVLink counts, with [`PartName::Gpus`]: some 50 questions to each GPU.
-    NvLinkErrors,
-    /// The own logs of NVMe drives, with [`PartName::Host`].
-    DriveLogs,
-    /// These mounts, with [`PartName::Host`].
-    Mounts(Vec<PathBuf>),
-    /// The site's own checks.
-    SiteChecks(SiteRequest),
-    /// NCCL's topology file, which the request for a live reading names.
-    TopologyFile,
-    /// The version that the fabric manager's program prints.
-    FabricManager(PathBuf),
-}
-
-/// A reading of devices that an earlier reading found: it can only be planned and made after the parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FollowUp {
-    /// The RDMA self-test.
-    RdmaSelfTest {
-        /// The program that tests.
-        program: PathBuf,
-        /// RDMA devices: `mlx5_2`.
-        devices: Vec<String>,
-    },
-    /// The modules in these ports: RDMA device and network interface.
-    Optics(Vec<(String, String)>),
-    /// What the drivers of these interfaces count: RDMA device and network interface.
-    Statistics(Vec<(String, String)>),
 }

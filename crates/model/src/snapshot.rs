@@ -1,8 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Fabric, Gpus, Host, KernelLog, Optic, Part, Pci, Reading, SelfTested, SiteCheck, TopologyFile, XidEvent,
-};
+use crate::{Extras, Fabric, Gpus, Host, KernelLog, Part, Pci, XidEvent};
 
 /// Milliseconds since the Unix epoch.
 pub type UnixMillis = u64;
@@ -46,21 +44,9 @@ pub struct Snapshot {
     pub kernel_log: Part<KernelLog>,
     /// Host, processes, mounts.
     pub host: Part<Host>,
-    /// The site's own checks, where they were asked for.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub site_checks: Vec<SiteCheck>,
-    /// NCCL's topology file, where one that is not ours is asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub topology_file: Option<TopologyFile>,
-    /// What the RDMA devices did in a self-test, where one was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rdma_self_test: Option<Part<Vec<SelfTested>>>,
-    /// The modules in the compute ports, where they were asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub optics: Option<Part<Vec<Optic>>>,
-    /// Version of the installed fabric manager, where it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fabric_manager: Option<Reading<String>>,
+    /// Readings that were requested.
+    #[serde(flatten)]
+    pub extras: Extras,
     /// Xids that NVML reported during the job, if the kernel log cannot be read and a sampler waited for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml_xids: Option<Vec<XidEvent>>,
@@ -80,11 +66,7 @@ impl Snapshot {
             pci: Part::Skipped,
             kernel_log: Part::Skipped,
             host: Part::Skipped,
-            site_checks: Vec::new(),
-            topology_file: None,
-            rdma_self_test: None,
-            optics: None,
-            fabric_manager: None,
+            extras: Extras::default(),
             nvml_xids: None,
         }
     }

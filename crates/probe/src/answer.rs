@@ -29,6 +29,10 @@ pub(crate) fn answered<T: DeserializeOwned>(ended: Ended, deadline: Duration) ->
     }
 }
 
+pub(crate) fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

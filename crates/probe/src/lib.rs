@@ -4,8 +4,8 @@
 //! deadline (`railgate-child`), so each program that uses this crate starts its `main` with [`dispatch`].
 
 mod answer;
-mod drive_log;
-mod fabric_manager;
+mod calls;
+mod extras;
 mod gpu_processes;
 mod gpu_watch;
 mod ioctl;
@@ -18,26 +18,23 @@ mod optics;
 mod rail_counters;
 mod rdma_self_test;
 pub mod readers;
-mod site_check;
 mod source;
 mod statistics;
 mod sysfs;
-mod topology_file;
 mod xid_watch;
 
 use std::process::ExitCode;
 
 use railgate_child::Task;
 
+pub use extras::{read_topology_file, site_checks};
 pub use gpu_watch::{GpuWatch, own_memory_mib};
 pub use job_group::{GroupUse, JobGroup};
 pub use job_processes::{JobLook, job_is_here, job_is_stopped, job_processes};
 pub use live::{Request, follow_up, live};
 pub use optics::module_of_dump;
 pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
-pub use site_check::site_checks;
 pub use source::SourceConfig;
-pub use topology_file::read_topology_file;
 pub use xid_watch::XidWatch;
 
 /// In a child process: runs its task and returns the exit code that `main` must return. Otherwise returns `None`.
@@ -45,5 +42,5 @@ pub use xid_watch::XidWatch;
 /// `tasks` are the program's own; the tasks of this crate are always included. A program without this crate calls
 /// [`railgate_child::dispatch`].
 pub fn dispatch(tasks: &[Task]) -> Option<ExitCode> {
-    railgate_child::dispatch(&[live::TASKS, &job_processes::TASKS, tasks])
+    railgate_child::dispatch(&[live::TASKS, extras::TASKS, &job_processes::TASKS, tasks])
 }

@@ -51,7 +51,7 @@ impl Site {
         };
         let plan = Plan { parts: Vec::new(), extras: vec![Extra::SiteChecks(site)] };
         let request = Request { plan, ..Request::everything("gn1", GATE) };
-        let checks = live(&SourceConfig::default(), &request).site_checks;
+        let checks = live(&SourceConfig::default(), &request).extras.site_checks;
         checks.into_iter().map(|check| (check.name.clone(), check)).collect()
     }
 

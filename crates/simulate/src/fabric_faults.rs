@@ -46,7 +46,7 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: FabricFault, index: u32) {
     if fault == FabricFault::SelfTestMissing {
         let why =
             "/usr/libexec/railgate/railgate-rdma-selftest: cannot be started: No such file or directory";
-        snapshot.rdma_self_test = Some(Part::Failed { why: why.to_owned(), took_ms: 2.0 });
+        snapshot.extras.rdma_self_test = Some(Part::Failed { why: why.to_owned(), took_ms: 2.0 });
         return;
     }
     let Part::Read { data: Fabric { hcas }, .. } = &mut snapshot.fabric else { return };
@@ -61,11 +61,11 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: FabricFault, index: u32) {
             }
         };
         let data = hcas.iter().enumerate().map(one).collect();
-        snapshot.rdma_self_test = Some(Part::Read { data, took_ms: 1_700.0 });
+        snapshot.extras.rdma_self_test = Some(Part::Read { data, took_ms: 1_700.0 });
         return;
     }
     let Ok(place) = usize::try_from(index) else { return };
-    if optics::apply(hcas, &mut snapshot.optics, fault, place) {
+    if optics::apply(hcas, &mut snapshot.extras.optics, fault, place) {
         return;
     }
     match fault {

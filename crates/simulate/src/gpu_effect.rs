@@ -152,12 +152,12 @@ pub(super) fn on_node(snapshot: &mut Snapshot, kind: FaultKind, index: u32) {
                 data.nvml = Reading::Known("12.535.183.01".to_owned());
             }
             // The fabric manager comes from the same release.
-            if let Some(version) = &mut snapshot.fabric_manager {
+            if let Some(version) = &mut snapshot.extras.fabric_manager {
                 *version = Reading::Known("535.183.01".to_owned());
             }
         }
         FaultKind::FabricManagerOther => {
-            snapshot.fabric_manager = Some(Reading::Known("535.183.01".to_owned()));
+            snapshot.extras.fabric_manager = Some(Reading::Known("535.183.01".to_owned()));
         }
         FaultKind::LibraryOther => {
             if let Part::Read { data, .. } = &mut snapshot.gpus {

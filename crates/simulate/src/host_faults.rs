@@ -237,15 +237,15 @@ fn dimm(system: &mut System, corrected: u64, uncorrected: u64) {
 
 fn site(snapshot: &mut Snapshot, outcome: SiteOutcome) {
     let path = PathBuf::from("/etc/railgate/checks.d/raid.sh");
-    snapshot.site_checks.retain(|check| check.name != "raid");
-    snapshot.site_checks.push(SiteCheck { name: "raid".to_owned(), path, outcome, took_ms: 12.0 });
+    snapshot.extras.site_checks.retain(|check| check.name != "raid");
+    snapshot.extras.site_checks.push(SiteCheck { name: "raid".to_owned(), path, outcome, took_ms: 12.0 });
 }
 
 fn topology(snapshot: &mut Snapshot, refused: bool, what: &str) {
     let remark = TopologyRemark { refused, place: "3:5".to_owned(), what: what.to_owned() };
     let path = PathBuf::from("/etc/nccl/topo.xml");
     let text = Reading::Known("<system version=\"1\"/>".to_owned());
-    snapshot.topology_file = Some(TopologyFile { path, text, said: Some(vec![remark]) });
+    snapshot.extras.topology_file = Some(TopologyFile { path, text, said: Some(vec![remark]) });
 }
 
 fn said(severity: Severity, code: i32) -> SiteFinding {

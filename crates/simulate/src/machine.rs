@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 
 use railgate_model::{
-    Access, EccCounts, Fabric, Gpu, Gpus, Hca, Host, KernelLine, KernelLog, LinkLayer, MemoryUse, Mount,
-    MountProbe, NvLink, Origin, Part, Pci, PciAddress, PciDevice, PciLink, PhysState, Port, PortState,
+    Access, EccCounts, Extras, Fabric, Gpu, Gpus, Hca, Host, KernelLine, KernelLog, LinkLayer, MemoryUse,
+    Mount, MountProbe, NvLink, Origin, Part, Pci, PciAddress, PciDevice, PciLink, PhysState, Port, PortState,
     Profile, Reading, RecoveryAction, RowRemap, Snapshot,
 };
 
@@ -42,9 +42,16 @@ pub(super) fn healthy(profile: &Profile, node: &str) -> Snapshot {
         pci: Part::Read { data: machine.pci(), took_ms: 4.0 },
         kernel_log: Part::Read { data: kernel_log(), took_ms: 2.0 },
         host: Part::Read { data: machine.host(node), took_ms: 3.0 },
+        extras: extras(profile),
+        ..Snapshot::unread(node, Origin::Simulated)
+    }
+}
+
+fn extras(profile: &Profile) -> Extras {
+    Extras {
         // Machines with NVSwitches have one.
         fabric_manager: (profile.gpus.nvlinks_up == Some(18)).then(|| Reading::Known(DRIVER.to_owned())),
-        ..Snapshot::unread(node, Origin::Simulated)
+        ..Extras::default()
     }
 }
 

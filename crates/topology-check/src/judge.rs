@@ -9,7 +9,7 @@ use crate::{Effect, TopologyProblem, check_topology};
 /// Adds the problems of the topology file to the snapshot. Values that could not be read from the machine do not count
 /// against the file.
 pub fn judge_topology_file(config: &RailsConfig, profile: Option<&Profile>, snapshot: &mut Snapshot) {
-    let Some(file) = &snapshot.topology_file else { return };
+    let Some(file) = &snapshot.extras.topology_file else { return };
     let by_site = config.site_topology_file() == Some(&file.path);
     let said = match &file.text {
         Reading::Failed(_) => None,
@@ -26,7 +26,7 @@ pub fn judge_topology_file(config: &RailsConfig, profile: Option<&Profile>, snap
             Some(if ours { Vec::new() } else { remarks(text, snapshot, &map) })
         }
     };
-    if let Some(file) = &mut snapshot.topology_file {
+    if let Some(file) = &mut snapshot.extras.topology_file {
         file.said = said;
     }
 }
@@ -78,10 +78,10 @@ mod tests {
     ) -> Option<Vec<TopologyRemark>> {
         let mut snapshot = flat_machine();
         change(&mut snapshot);
-        snapshot.topology_file =
+        snapshot.extras.topology_file =
             Some(TopologyFile { path: config.topology_file_of_others(), text, said: None });
         judge_topology_file(config, Some(&wired_profile()), &mut snapshot);
-        snapshot.topology_file.unwrap().said
+        snapshot.extras.topology_file.unwrap().said
     }
 
     #[test]

@@ -39,7 +39,9 @@ Fix: install the fabric manager of the driver's release, and pin both packages t
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        let (Some(reading), Some(gpus)) = (&scene.now.fabric_manager, scene.now.gpus.data()) else { return };
+        let (Some(reading), Some(gpus)) = (&scene.now.extras.fabric_manager, scene.now.gpus.data()) else {
+            return;
+        };
         if !scene.all_gpus().iter().any(|gpu| gpu.details.fabric.known().is_some()) {
             return;
         }
@@ -72,12 +74,12 @@ mod tests {
 
     #[test]
     fn no_fabric_manager_is_fit_and_a_failed_query_unknown() {
-        let with = |reading| periodic("h100-sxm").with(|look| look.now.fabric_manager = Some(reading));
+        let with = |reading| periodic("h100-sxm").with(|look| look.now.extras.fabric_manager = Some(reading));
         assert_eq!(with(Reading::Unsupported).says(), "fit");
         let silent = with(Reading::Failed("/usr/bin/nv-fabricmanager: no answer in 10 ms".to_owned()));
         assert_eq!(silent.of("fabric-manager"), [Severity::Unknown]);
         let cards = periodic("l40s")
-            .with(|look| look.now.fabric_manager = Some(Reading::Known("535.183.01".to_owned())));
+            .with(|look| look.now.extras.fabric_manager = Some(Reading::Known("535.183.01".to_owned())));
         assert_eq!(cards.says(), "fit", "no GPU is part of a fabric");
     }
 }

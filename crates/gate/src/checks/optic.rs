@@ -44,7 +44,7 @@ Fix: clean the connector, check the airflow, replace the transceiver.
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        let Some(part) = &scene.now.optics else { return };
+        let Some(part) = &scene.now.extras.optics else { return };
         let Part::Read { data, .. } = part else {
             let why = part.missing().unwrap_or_default();
             out.add(
@@ -162,8 +162,8 @@ mod tests {
         assert_eq!(periodic("optic-copper").says(), "fit");
         assert_eq!(periodic("optic-copper").of("optic"), [Severity::Note]);
         assert_eq!(periodic("optic-unreadable").of("optic"), [Severity::Unknown]);
-        let silent =
-            periodic("optic-copper").with(|look| look.now.optics = Some(Part::Silent { after_ms: 10_000.0 }));
+        let silent = periodic("optic-copper")
+            .with(|look| look.now.extras.optics = Some(Part::Silent { after_ms: 10_000.0 }));
         assert_eq!((silent.of("optic"), silent.fitness()), (vec![Severity::Unknown], Fitness::Degraded));
         assert_eq!(look("h100-sxm:optic-dark@2").of("optic"), [], "not before a job");
     }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn zero_received_power_is_shown_as_minus_40_dbm() {
         let dark = periodic("optic-dim").with(|look| {
-            if let Some(Part::Read { data, .. }) = &mut look.now.optics
+            if let Some(Part::Read { data, .. }) = &mut look.now.extras.optics
                 && let railgate_model::Reading::Known(module) = &mut data[2].module
                 && let Some(receive) = &mut module.receive_mw
             {

@@ -43,7 +43,7 @@ If the program is missing or prints nothing, the result is `unknown`.
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        let Some(part) = &scene.now.rdma_self_test else { return };
+        let Some(part) = &scene.now.extras.rdma_self_test else { return };
         let program = set.program.display().to_string();
         let Part::Read { data, .. } = part else {
             let why = part.missing().unwrap_or_default();
@@ -110,7 +110,7 @@ mod tests {
         look("h100-sxm").with(|look| {
             let error = error.map(str::to_owned);
             let one = SelfTested { device: "mlx5_2".to_owned(), gbps, bytes: 1, error };
-            look.now.rdma_self_test = Some(Part::Read { data: vec![one], took_ms: 1.0 });
+            look.now.extras.rdma_self_test = Some(Part::Read { data: vec![one], took_ms: 1.0 });
         })
     }
 
@@ -134,7 +134,7 @@ mod tests {
     fn a_missing_test_program_is_unknown_and_the_node_stays_fit() {
         let missing = look("h100-sxm").with(|look| {
             let why = "cannot be started: No such file or directory".to_owned();
-            look.now.rdma_self_test = Some(Part::Failed { why, took_ms: 1.0 });
+            look.now.extras.rdma_self_test = Some(Part::Failed { why, took_ms: 1.0 });
         });
         assert_eq!((missing.says().as_str(), missing.of("rdma-self-test")), ("fit", vec![Severity::Unknown]));
         assert_eq!(look("h100-sxm").of("rdma-self-test"), []);

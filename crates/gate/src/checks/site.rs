@@ -142,11 +142,11 @@ Fix: what the check reports; run it by hand as `env -i RAILGATE_PHASE=prolog /et
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
-        for check in &scene.now.site_checks {
+        for check in &scene.now.extras.site_checks {
             judge(check, set, out);
         }
         if scene.now.origin == Origin::Live {
-            let there = |name: &str| scene.now.site_checks.iter().any(|check| check.name == name);
+            let there = |name: &str| scene.now.extras.site_checks.iter().any(|check| check.name == name);
             let wanted = set.named.keys().filter(|name| set.deadline_of(name, scene.phase()).is_some());
             for name in wanted.filter(|name| !there(name)) {
                 let what = format!("no such check in {}", set.directory.display());
@@ -239,7 +239,8 @@ mod tests {
     fn with(name: &str, outcome: SiteOutcome) -> Look {
         look("h100-sxm").with(|look| {
             let path = PathBuf::from(format!("/etc/railgate/checks.d/{name}"));
-            look.now.site_checks = vec![SiteCheck { name: name.to_owned(), path, outcome, took_ms: 3.0 }];
+            look.now.extras.site_checks =
+                vec![SiteCheck { name: name.to_owned(), path, outcome, took_ms: 3.0 }];
         })
     }
 

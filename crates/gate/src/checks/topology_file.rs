@@ -39,7 +39,7 @@ The site writes this file for all nodes, so it is a warning and never drains. A 
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
-        let Some(file) = &scene.now.topology_file else { return };
+        let Some(file) = &scene.now.extras.topology_file else { return };
         let path = file.path.display().to_string();
         if let Reading::Failed(why) = &file.text {
             let found = Found::unknown(Class::Site, "", format!("{path} unreadable: {why}"));
@@ -70,7 +70,7 @@ mod tests {
 
     fn file(text: Reading<String>, said: Option<Vec<TopologyRemark>>) -> Look {
         let path = PathBuf::from("/etc/nccl/topo.xml");
-        look("h200-sxm").with(|look| look.now.topology_file = Some(TopologyFile { path, text, said }))
+        look("h200-sxm").with(|look| look.now.extras.topology_file = Some(TopologyFile { path, text, said }))
     }
 
     fn remark(refused: bool, what: &str) -> TopologyRemark {

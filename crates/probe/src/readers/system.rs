@@ -6,8 +6,8 @@ use railgate_fsutil::read;
 use railgate_model::{Dimm, FileSystem, MemoryController, Nvme, Reading, Space, System};
 use railgate_text::{printable, printable_bytes};
 
-use super::mount::unescape;
 use super::{clock, processes};
+use crate::extras::unescape;
 use crate::sysfs;
 
 /// Even a node with thousands of bind mounts is far below this.

@@ -4,16 +4,72 @@
 
 mod says;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use railgate_child::Task;
 use railgate_child::program::{Ended, Run, run_program};
 use railgate_fsutil::{read, trusted};
-use railgate_model::{SiteCheck, SiteOutcome};
+use railgate_model::{Part, SiteCheck, SiteOutcome, SiteRequest};
+
+use super::{Ask, Put};
+use crate::answer::{millis, whole_millis};
+use crate::calls::{Place, with_json};
+
+const NAME: &str = "node-site-check";
+
+pub(super) const TASK: Task = Task::new(NAME, |input| with_json(input, |input: Run| Ok(run(&input))));
 
 /// More checks than this are assumed to be a mistake.
 const MAX_CHECKS: usize = 64;
+
+pub(super) fn begin(request: &SiteRequest, ask: &mut Ask<'_>) -> Put {
+    let mut checks: Vec<(SiteCheck, Option<Place>)> = Vec::new();
+    for check in site_checks(&request.directory) {
+        let Some(deadline) = request.deadline_of(&check.name) else { continue };
+        let place = (check.outcome == SiteOutcome::Said(Vec::new())).then(|| {
+            let input =
+                program(request, &check, deadline.min(ask.calls.program_deadline()), &ask.request.node);
+            ask.calls.add(NAME, &input)
+        });
+        checks.push((check, place));
+    }
+    Box::new(move |snapshot, answers| {
+        for (mut check, place) in checks {
+            if let Some((place, took)) = place.and_then(|place| Some((place, answers.took(place)?))) {
+                check.took_ms = millis(took);
+                check.outcome = outcome(answers.part(Some(place)));
+            }
+            snapshot.extras.site_checks.push(check);
+        }
+    })
+}
+
+fn program(request: &SiteRequest, check: &SiteCheck, deadline: Duration, node: &str) -> Run {
+    let mut environment = BTreeMap::new();
+    let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());
+    set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    set("LC_ALL", "C");
+    set("RAILGATE_NODE", node);
+    set("RAILGATE_PHASE", request.phase.as_str());
+    if let Some(job) = request.job {
+        set("RAILGATE_JOB_ID", &job.to_string());
+    }
+    Run { path: check.path.clone(), arguments: Vec::new(), environment, deadline_ms: whole_millis(deadline) }
+}
+
+fn outcome(part: Part<SiteOutcome>) -> SiteOutcome {
+    match part {
+        Part::Read { data, .. } => data,
+        Part::Skipped => SiteOutcome::NotRun("not requested".to_owned()),
+        Part::Failed { why, .. } => SiteOutcome::Failed(why),
+        Part::Silent { after_ms } => SiteOutcome::Silent { stuck: false, after_ms },
+        Part::Stuck { after_ms } => SiteOutcome::Silent { stuck: true, after_ms },
+    }
+}
 
 /// Returns the files in the directory, by name; those that are not to be run have the reason. Empty if there is no
 /// directory.
@@ -48,7 +104,7 @@ pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
 }
 
 /// Runs a site check and returns its outcome.
-pub(crate) fn run(input: &Run) -> SiteOutcome {
+fn run(input: &Run) -> SiteOutcome {
     match run_program(input) {
         Ended::Exited { code, out, err } => says::outcome_of(code, &out, &err),
         Ended::Failed(why) => SiteOutcome::Failed(why),

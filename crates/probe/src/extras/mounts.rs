@@ -1,3 +1,5 @@
+//! Mount points, each probed in a child of its own.
+
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -5,15 +7,58 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
+use railgate_child::Task;
 use railgate_fsutil::read;
-use railgate_model::MountProbe;
+use railgate_model::{Mount, MountProbe, Part, PartName};
 use railgate_text::printable_bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Put};
+use crate::calls::with_json;
+
+const NAME: &str = "node-mount";
+
+pub(super) const TASK: Task =
+    Task::new(NAME, |input| with_json(input, |input: Input| Ok(mount_probe(&input.path, &input.proc))));
 
 /// Even a node with thousands of bind mounts is far below this.
 const MOUNTINFO_BYTES: u64 = 8 * 1024 * 1024;
 
+#[derive(Serialize, Deserialize)]
+struct Input {
+    path: PathBuf,
+    proc: PathBuf,
+}
+
+pub(super) fn begin(paths: &[PathBuf], ask: &mut Ask<'_>) -> Option<Put> {
+    if !ask.request.plan.parts.contains(&PartName::Host) {
+        return None;
+    }
+    let mut call = |path: &PathBuf| {
+        let input = Input { path: path.clone(), proc: ask.source.proc.clone() };
+        (path.clone(), ask.calls.add(NAME, &input))
+    };
+    let places: Vec<_> = paths.iter().map(&mut call).collect();
+    Some(Box::new(move |snapshot, answers| {
+        if let Part::Read { data: host, .. } = &mut snapshot.host {
+            let mount = |(path, place)| Mount { path, probe: probe(answers.part(Some(place))) };
+            host.mounts = places.into_iter().map(mount).collect();
+        }
+    }))
+}
+
+fn probe(part: Part<MountProbe>) -> MountProbe {
+    match part {
+        Part::Read { data, .. } => data,
+        Part::Skipped => MountProbe::Failed("not queried".to_owned()),
+        Part::Failed { why, .. } => MountProbe::Failed(why),
+        Part::Silent { after_ms } => MountProbe::Silent { stuck: false, after_ms },
+        Part::Stuck { after_ms } => MountProbe::Silent { stuck: true, after_ms },
+    }
+}
+
 /// Probes a mount point with `statvfs`. This can hang if its server does, so run it in a child.
-pub fn mount_probe(path: &Path, proc_root: &Path) -> MountProbe {
+fn mount_probe(path: &Path, proc_root: &Path) -> MountProbe {
     let begin = Instant::now();
     // `statvfs` comes first, because it also triggers an automounter.
     let answer = statvfs(path);
@@ -72,7 +117,7 @@ fn mounted_at(mountinfo: &str, path: &Path) -> Option<Mounted> {
 }
 
 /// Decodes the kernel's escapes of space, tab, newline and backslash: three octal digits.
-pub(super) fn unescape(field: &str) -> OsString {
+pub(crate) fn unescape(field: &str) -> OsString {
     let bytes = field.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

@@ -2,17 +2,49 @@
 
 use std::path::Path;
 
+use railgate_child::Task;
 use railgate_fsutil::{ReadError, read};
-use railgate_model::{DriveHealth, Reading};
+use railgate_model::{DriveHealth, Host, Part, PartName, Reading};
 
+use super::{Ask, Put};
+use crate::calls::with_json;
 use crate::ioctl::{self, LogPage};
 use crate::{SourceConfig, sysfs};
+
+const NAME: &str = "node-drive-logs";
+
+pub(super) const TASK: Task =
+    Task::new(NAME, |input| with_json(input, |source: SourceConfig| Ok(drive_logs(&source))));
+
+pub(super) fn begin(ask: &mut Ask<'_>) -> Option<Put> {
+    if !ask.request.plan.parts.contains(&PartName::Host) {
+        return None;
+    }
+    let place = ask.calls.add(NAME, ask.source);
+    Some(Box::new(move |snapshot, answers| {
+        if let Part::Read { data: host, .. } = &mut snapshot.host {
+            put(host, &answers.part(Some(place)));
+        }
+    }))
+}
+
+/// Stores the logs with the drives that the host's reader has found. If no child answered, no drive has a log.
+fn put(host: &mut Host, logs: &Part<Vec<(String, Reading<DriveHealth>)>>) {
+    let Reading::Known(drives) = &mut host.system.nvmes else { return };
+    for drive in drives {
+        let log = logs.data().map(|logs| logs.iter().find(|(name, _)| *name == drive.name));
+        drive.health = match log {
+            Some(log) => log.map_or(Reading::Unsupported, |(_, health)| health.clone()),
+            None => Reading::Failed(logs.missing().unwrap_or_default()),
+        };
+    }
+}
 
 /// Reads the SMART log of each live controller of this machine. Returns one reading per controller, by name.
 ///
 /// On the real system the log is requested through the controller's device. In another tree, a file `smart_log` beside
 /// the controller's attributes has the page.
-pub(crate) fn drive_logs(source: &SourceConfig) -> Vec<(String, Reading<DriveHealth>)> {
+fn drive_logs(source: &SourceConfig) -> Vec<(String, Reading<DriveHealth>)> {
     let class = source.sysfs.join("class/nvme");
     let names = read::names(&class).unwrap_or_default();
     let is_one = |name: &&String| {

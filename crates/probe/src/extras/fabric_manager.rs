@@ -1,14 +1,37 @@
 //! The version of the installed fabric manager, which only the program itself reports.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use railgate_child::Task;
 use railgate_child::program::{Ended, Run, run_program};
 use railgate_fsutil::trusted;
 use railgate_model::Reading;
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Put};
+use crate::answer::whole_millis;
+use crate::calls::with_json;
+
+const NAME: &str = "node-fabric-manager";
+
+pub(super) const TASK: Task =
+    Task::new(NAME, |input| with_json(input, |input: Input| Ok(version(&input.program, input.deadline_ms))));
+
+#[derive(Serialize, Deserialize)]
+struct Input {
+    program: PathBuf,
+    deadline_ms: u64,
+}
+
+pub(super) fn begin(program: &Path, ask: &mut Ask<'_>) -> Put {
+    let deadline_ms = whole_millis(ask.calls.program_deadline());
+    let place = ask.calls.add(NAME, &Input { program: program.to_owned(), deadline_ms });
+    Box::new(move |snapshot, answers| snapshot.extras.fabric_manager = Some(answers.reading(place)))
+}
 
 /// Runs `program --version` and returns the version; unsupported if there is no such program.
-pub(crate) fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
+fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
     if !program.exists() {
         return Reading::Unsupported;
     }

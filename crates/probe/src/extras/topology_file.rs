@@ -1,12 +1,31 @@
-use std::path::Path;
+//! NCCL's topology file.
 
+use std::path::{Path, PathBuf};
+
+use railgate_child::Task;
 use railgate_fsutil::{ReadError, read};
-use railgate_model::Reading;
+use railgate_model::{Reading, TopologyFile};
 
+use super::{Ask, Put};
+use crate::calls::with_json;
 use crate::sysfs;
+
+const NAME: &str = "node-topology-file";
+
+pub(super) const TASK: Task =
+    Task::new(NAME, |input| with_json(input, |path: PathBuf| Ok(topology_text(&path))));
 
 /// NCCL accepts 256 elements of a file, of about 300 bytes each.
 const FILE_BYTES: u64 = 256 * 1024;
+
+pub(super) fn begin(ask: &mut Ask<'_>) -> Put {
+    let path = ask.request.topology_file.clone();
+    let place = ask.calls.add(NAME, &path);
+    Box::new(move |snapshot, answers| {
+        let text = answers.reading(place);
+        snapshot.extras.topology_file = Some(TopologyFile { path, text, said: None });
+    })
+}
 
 /// Reads a topology file, or a candidate for one: a regular file of at most 256 KiB.
 ///
@@ -18,7 +37,7 @@ pub fn read_topology_file(path: &Path) -> Result<Vec<u8>, ReadError> {
 
 /// The same as a reading, for the answer of a child. Bytes that are not UTF-8 stay visible as characters that NCCL
 /// rejects.
-pub(crate) fn topology_text(path: &Path) -> Reading<String> {
+fn topology_text(path: &Path) -> Reading<String> {
     match read_topology_file(path) {
         Ok(bytes) => Reading::Known(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) => sysfs::failure(&error),
