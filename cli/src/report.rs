@@ -25,7 +25,7 @@ use crate::{Site, exit, fabric, output, prune};
 #[command(after_help = "\
 Examples:
   railgate report 48213
-  railgate report                          my last job
+  railgate report                          your last job
   railgate report --name pretrain          your last job of that name
   railgate report 48213_4                  a task of an array
   railgate report 48213_[1-8]

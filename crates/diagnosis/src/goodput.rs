@@ -8,7 +8,9 @@ use super::facts::Facts;
 pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
     let told: Vec<_> = facts.reporting().map(|(_, rank)| rank).collect();
     if told.is_empty() {
-        return Reading::Failed("the program does not report (docs/application-reports.md)".to_owned());
+        return Reading::Failed(
+            "the program does not report its steps (docs/application-reports.md)".to_owned(),
+        );
     }
     let last = told.iter().map(|rank| rank.last_seen).max();
     let (Some(start), Some(end)) = (facts.start(), facts.end.or(last)) else {

@@ -261,7 +261,7 @@ impl Analysis {
         };
         Some(match self.diagnoses.first() {
             Some(first) => format!("{numbers}: {}", first.what),
-            None => format!("{numbers}; nothing stands out"),
+            None => numbers,
         })
     }
 }

@@ -14,7 +14,7 @@ fn lacking<T>(what: &str) -> Reading<T> {
 pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
     let told: Vec<_> = facts.reporting().collect();
     if told.is_empty() {
-        return lacking("the program does not report (docs/application-reports.md)");
+        return lacking("the program does not report its steps (docs/application-reports.md)");
     }
     let Some(model) = told.iter().find_map(|(_, rank)| rank.model.as_ref()) else {
         return lacking("no rank describes the model: railgate.model(...)");

@@ -85,7 +85,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let busy = busy(gpu).known().copied().unwrap_or(sm).clamp(0.0, 100.0);
     let whole = unit.usage.map(|usage| usage.coverage.sampled_s).filter(|seconds| *seconds > 0.0)?;
     let percent = |seconds: f64| (100.0 * seconds / whole).clamp(0.0, 100.0);
-    let no_word = || Reading::Failed("the program does not report".to_owned());
+    let no_word = || Reading::Failed("the program does not report its steps".to_owned());
     let checkpoint = unit.app.map_or_else(no_word, |rank| Reading::Known(percent(rank.checkpoint_s)));
     let input = match unit.app {
         None => no_word(),

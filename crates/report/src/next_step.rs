@@ -19,14 +19,14 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
     for one in diagnoses.iter().take(3) {
         let text = match one.rule.as_str() {
             rule if rule == SLOW_CLOCK && one.confidence != "low" => {
-                format!("exclude {}", one.part.split(' ').next().unwrap_or_default())
+                format!("submit with --exclude={}", one.part.split(' ').next().unwrap_or_default())
             }
             _ => one.fix.clone(),
         };
         steps.push(text);
     }
     if !report.missing.is_empty() {
-        steps.push("collect the missing reports (--full shows how)".to_owned());
+        steps.push("have an admin collect the missing reports (--full shows how)".to_owned());
     }
     let mut unique: Vec<String> = Vec::new();
     for step in steps.iter().map(|text| plain(text)).filter(|step| !step.is_empty()) {

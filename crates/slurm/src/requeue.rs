@@ -180,7 +180,10 @@ pub fn may_be_requeued(
         return Err("it was requeued by others already".to_owned());
     }
     if !FAILED_BY_ITSELF.iter().any(|known| job.reason.starts_with(known)) {
-        return Err(format!("Slurm ended it ({})", job.reason));
+        return Err(match job.reason.as_str() {
+            "" | "None" => "Slurm records no exit code or signal as the reason of its end".to_owned(),
+            reason => format!("Slurm ended it (Reason={reason})"),
+        });
     }
     if let (Some(start), Some(end), Some(limit)) = (job.start, job.end, job.time_limit)
         && Duration::from_secs(end.saturating_sub(start)) >= limit

@@ -187,7 +187,7 @@ fn node_fail(
 
 fn moved(call: &Call, job: &JobState, attempt: u32, used: Used, blamed: Vec<Blamed>, nodes: &[NodeState]) {
     let used = Used { moves: used.moves + 1, ..used };
-    let mut why = format!("{} before it started; move {}", named(&blamed), used.moves);
+    let mut why = format!("{} before it started; refusal {} by the gate", named(&blamed), used.moves);
     if !write(call, Event::Move, attempt, None, blamed, &why) {
         return;
     }

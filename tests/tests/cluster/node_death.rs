@@ -80,7 +80,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
                 &format!("attempt 0: a node died (gn3); attempt 1: a node died ({second})"),
                 "Slurm requeued the job: gn3 went down (Not responding)",
                 &format!("railgate held the job: {why}"),
-                "deaths during a run: 2 (restarts allowed: 1); moves by the gate: 0",
+                "failures during a run: 2 (restarts allowed: 1); refusals by the gate: 0",
             ],
         );
 
@@ -163,9 +163,9 @@ fn a_job_moved_ten_times_by_the_gate_is_not_held() -> Result<()> {
             &told,
             &[
                 ": completed, 11 attempts",
-                "Slurm requeued the job: gpu-lost@3 on gn1 before it started; move 1",
-                "Slurm requeued the job: gpu-lost@3 on gn2 before it started; move 10",
-                "deaths during a run: 0 (restarts allowed: 1); moves by the gate: 10",
+                "Slurm requeued the job: gpu-lost@3 on gn1 before it started; refusal 1 by the gate",
+                "Slurm requeued the job: gpu-lost@3 on gn2 before it started; refusal 10 by the gate",
+                "failures during a run: 0 (restarts allowed: 1); refusals by the gate: 10",
             ],
         );
         Ok(())

@@ -62,7 +62,7 @@ const NEAR: Act = Act::Own(&["scancel", "-b", "--signal=USR1", "ID"]);
 const CANCELLED: End = end("cancel", "work", CANCEL, "cancelled");
 const LIMIT: &str = "stopped at the time limit; not requeued";
 const SAVED: &str =
-    "told to save (SIGUSR1), the program ended with exit code 0; the job goes back into the queue";
+    "SIGUSR1 asked the program to save; it ended with exit code 0; the job goes back into the queue";
 
 fn ends() -> Vec<End> {
     vec![
@@ -80,7 +80,7 @@ fn ends() -> Vec<End> {
                 "near-again-no",
                 "work",
                 NEAR,
-                "told to save (SIGUSR1), the program ended with exit code 0; not requeued: AGAIN=no",
+                "SIGUSR1 asked the program to save; it ended with exit code 0; not requeued: AGAIN=no",
             )
         },
         End {
@@ -89,14 +89,14 @@ fn ends() -> Vec<End> {
                 "near-refused",
                 "work",
                 NEAR,
-                "told to save (SIGUSR1), the program ended with exit code 0; not requeued: Requested operation is presently disabled",
+                "SIGUSR1 asked the program to save; it ended with exit code 0; not requeued: Requested operation is presently disabled",
             )
         },
         end(
             "near-badly",
             "saves-badly",
             NEAR,
-            "told to save (SIGUSR1), the program ended with exit code 3; not requeued: it may not have saved",
+            "SIGUSR1 asked the program to save; it ended with exit code 3; not requeued: it may not have saved",
         ),
         end("terminated", "work", Act::Own(&["scancel", "-b", "--signal=TERM", "ID"]), "ended by SIGTERM"),
         end("limit", "deaf", Act::Limit, LIMIT),

@@ -107,7 +107,7 @@ fn the_report_of_a_training_has_all_its_figures() -> Result<()> {
             &[
                 "on simulated: completed",
                 "\nVERDICT  completed. GPU utilisation ",
-                " %; nothing stands out\n",
+                " %; no performance problem found\n",
                 "\nMODEL    40.4 % MFU, ",
                 "\nHW       ",
                 " % HFU of all time ",

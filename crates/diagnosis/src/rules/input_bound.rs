@@ -68,7 +68,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     } else {
         return Vec::new();
     };
-    let what = format!("GPUs are idle {:.0} % of the time and {why}: they wait for input", 100.0 - busy);
+    let what =
+        format!("GPUs are idle {:.0} % of the time and {why}: they probably wait for input", 100.0 - busy);
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some((100.0 - busy) / 100.0);
     vec![found]

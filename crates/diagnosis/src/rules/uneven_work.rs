@@ -10,7 +10,7 @@ median of the ranks. Needs three ranks with at least two steps.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
 differ, none is reported. Sequences of varying length even out over many steps.",
-    fix: "give every rank the same batch",
+    fix: "give every rank the same number of tokens or samples per step",
     thresholds: Settings::KEYS,
     line: Line::Slow,
     find,

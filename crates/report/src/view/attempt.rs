@@ -156,7 +156,7 @@ fn ran(attempt: &Attempt) -> Option<Ran> {
 fn controller(attempt: &Attempt, decision: &Decision) -> Controller {
     let budget = decision.budget.map(|budget| {
         format!(
-            "deaths during a run: {} (restarts allowed: {}); moves by the gate: {}",
+            "failures during a run: {} (restarts allowed: {}); refusals by the gate: {}",
             budget.restarts, budget.max_restarts, budget.moves
         )
     });

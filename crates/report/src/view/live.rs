@@ -103,6 +103,6 @@ fn so_far(attempt: &Attempt) -> String {
         (Some(least), Some(most)) => format!("steps {least} to {most}. "),
         _ => String::new(),
     };
-    let sentence = analysis.sentence().unwrap_or_else(|| "nothing stands out".to_owned());
+    let sentence = analysis.sentence().unwrap_or_else(|| "no figures yet".to_owned());
     format!("{step}{}", plain(&sentence))
 }

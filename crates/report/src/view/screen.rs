@@ -79,8 +79,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let open = Row::open_to_all;
     let mut rows = vec![ran(report), open("VERDICT", verdict(report, analysis))];
     rows.extend(why::rows(report));
-    let place = report.attempts.iter().position(|one| one.attempt == attempt.attempt).unwrap_or_default();
-    let of = if report.attempts.len() > 1 { format!("{}: ", why::number(place)) } else { String::new() };
+    let of = if report.attempts.len() > 1 { format!("{}: ", why::number(attempt)) } else { String::new() };
     rows.push(Row { name: "MODEL", spans: model(&of, analysis) });
     rows.extend(hardware(analysis).map(|text| open("HW", text)));
     rows.extend(goodput(report, analysis).map(|text| open("GOODPUT", text)));
@@ -170,24 +169,34 @@ fn gpu_hours(attempt: &Attempt) -> Option<f64> {
 }
 
 fn verdict(report: &JobReport, analysis: &Analysis) -> String {
-    let died = report.attempts.iter().filter(|attempt| {
-        matches!(attempt.ended.kind, EndKind::Hardware | EndKind::NodeDied | EndKind::MovedByGate)
-    });
-    let faults = died.count();
     let ended = report.ended.kind;
-    let lost = if faults == 1 { "1 attempt".to_owned() } else { format!("{faults} attempts") };
-    let how = match (faults, ended) {
-        (0, _) => ended.title().to_owned(),
-        (_, EndKind::Completed) => format!("{lost} lost to hardware, recovered"),
-        (_, kind) => format!("{}; {lost} lost to hardware", kind.title()),
-    };
+    // The last attempt's own end is the title.
+    let (last, before) =
+        report.attempts.split_last().map_or((None, &[][..]), |(last, all)| (Some(last), all));
+    let before = || before.iter().chain(last.filter(|last| last.ended.kind != ended));
+    let mut parts = vec![ended.title().to_owned()];
+    for (kinds, what) in [
+        (&[EndKind::Hardware, EndKind::NodeDied][..], "lost to hardware"),
+        (&[EndKind::MovedByGate][..], "refused by the gate"),
+    ] {
+        match before().filter(|attempt| kinds.contains(&attempt.ended.kind)).count() {
+            0 => {}
+            1 => parts.push(format!("1 attempt {what}")),
+            many => parts.push(format!("{many} attempts {what}")),
+        }
+    }
+    let how = parts.join("; ");
     match analysis.diagnoses.first() {
         Some(first) if first.costs.is_none() => format!("{how}. {} {}", first.what, learn_more(first)),
         Some(first) => {
-            format!("{how}. Biggest loss{}: {} {}", costs(first), first.what, learn_more(first))
+            format!("{how}. Main finding{}: {} {}", costs(first), first.what, learn_more(first))
         }
         None => match analysis.sentence() {
-            Some(sentence) => format!("{how}. {sentence}"),
+            // Why a program failed is no question of its performance.
+            Some(figures) if ended == EndKind::Completed => {
+                format!("{how}. {figures}; no performance problem found")
+            }
+            Some(figures) => format!("{how}. {figures}"),
             None => how,
         },
     }
@@ -257,7 +266,7 @@ fn hardware(analysis: &Analysis) -> Option<String> {
     let mut add = |reading: &Reading<f64>, show: &dyn Fn(f64) -> String| {
         parts.extend(reading.known().map(|value| show(*value)));
     };
-    add(&hardware.busy_percent, &|percent| format!("GPU busy {percent:.0} %"));
+    add(&hardware.busy_percent, &|percent| format!("GPU utilisation {percent:.0} %"));
     add(&hardware.sm_clock_mhz, &|clock| format!("SM {clock:.0} MHz"));
     add(&hardware.power_w, &|power| format!("{power:.0} W/GPU"));
     add(&hardware.energy_j, &energy);
@@ -418,17 +427,17 @@ fn unknown(report: &JobReport, analysis: &Analysis) -> Option<String> {
     Some(parts.join("; ")).filter(|text| !text.is_empty())
 }
 
-/// Nodes without a report, `gn0003 #2, gn0388 #1 died`.
+/// Nodes without a report, `gn0003 in attempt 1, gn0388 died in attempt 0`.
 fn missing(report: &JobReport) -> String {
     const MOST: usize = 3;
-    let of = |(place, attempt): (usize, &Attempt)| -> Vec<String> {
+    let of = |attempt: &Attempt| -> Vec<String> {
         let died = if attempt.ended.kind == EndKind::NodeDied { " died" } else { "" };
         let number =
-            if report.attempts.len() > 1 { format!(" {}", why::number(place)) } else { String::new() };
+            if report.attempts.len() > 1 { format!(" in {}", why::number(attempt)) } else { String::new() };
         let names = attempt.silent_nodes.iter().take(MOST);
-        names.map(|name| format!("{}{number}{died}", shorten(name, 24))).collect()
+        names.map(|name| format!("{}{died}{number}", shorten(name, 24))).collect()
     };
-    let mut names: Vec<String> = report.attempts.iter().enumerate().flat_map(of).collect();
+    let mut names: Vec<String> = report.attempts.iter().flat_map(of).collect();
     names.truncate(MOST);
     names.join(", ")
 }
@@ -466,9 +475,13 @@ mod tests {
         let all = lines(&report);
         assert_eq!(all.len(), 3, "{all:#?}");
         for (line, parts) in all.iter().zip([
-            ["#1 REFUSED BY THE GATE", "n2 gpu-lost@3: ", "; n2 drained"],
-            ["#2 1 h 00 min HARDWARE FAULT, exit code 1; n1 ", " at 09:01:30Z; ", "requeued by railgate"],
-            ["#3 1 h 00 min COMPLETED", ", exit code 0", ""],
+            ["attempt 0: REFUSED BY THE GATE", "n2 gpu-lost@3: ", "; n2 drained"],
+            [
+                "attempt 1: 1 h 00 min HARDWARE FAULT, exit code 1; n1 ",
+                " at 09:01:30Z; ",
+                "requeued by railgate",
+            ],
+            ["attempt 2: 1 h 00 min COMPLETED", ", exit code 0", ""],
         ]) {
             assert!(parts.iter().all(|part| line.contains(part)), "{line}");
         }
@@ -478,7 +491,30 @@ mod tests {
         report.attempts.extend([last.clone(), last.clone(), last]);
         let many = lines(&report);
         assert_eq!((many.len(), many[2].as_str()), (5, "… 2 attempts between them"));
-        assert!(many[4].starts_with("#6 "), "{many:#?}");
+        assert!(many[4].starts_with("attempt "), "{many:#?}");
+    }
+
+    #[test]
+    fn verdict_counts_faults_and_refusals_apart() {
+        let mut report = crate::testing::story();
+        let mut analysis = super::telling(&large(2)).unwrap().1.clone();
+        analysis.diagnoses.clear();
+        let verdict = |report: &crate::JobReport| super::verdict(report, &analysis);
+        let whole = verdict(&report);
+        assert!(
+            whole.starts_with("completed; 1 attempt lost to hardware; 1 attempt refused by the gate. "),
+            "{whole}"
+        );
+        assert!(whole.ends_with("; no performance problem found"), "{whole}");
+        // The last attempt's own end is the title and is not counted again.
+        report.attempts.truncate(2);
+        report.ended = report.attempts[1].ended.clone();
+        let failed = verdict(&report);
+        assert!(failed.starts_with("hardware fault during the run; 1 attempt refused by the gate. "), "{failed}");
+        assert!(!failed.contains("no performance problem"), "{failed}");
+        report.attempts.truncate(1);
+        report.ended = report.attempts[0].ended.clone();
+        assert!(verdict(&report).starts_with("refused by the gate. "), "{}", verdict(&report));
     }
 
     #[test]

@@ -9,26 +9,25 @@ use crate::{Attempt, JobReport};
 /// Maximum number of attempts shown.
 const MOST: usize = 3;
 
-/// Row text, `#1 64/64 fit (p99 0.41 s), #2 64/64 fit; gpu-0391 ecc-rate`.
+/// Row text, `attempt 0: 64/64 fit (p99 0.41 s), attempt 1: 64/64 fit; gpu-0391 ecc-rate`.
 pub(super) fn line(report: &JobReport) -> Option<String> {
     let many = report.attempts.len() > 1;
     let looked = |attempt: &Attempt| attempt.nodes.iter().any(|node| node.prolog.is_some());
-    let all: Vec<(usize, &Attempt)> =
-        report.attempts.iter().enumerate().filter(|(_, attempt)| looked(attempt)).collect();
+    let all: Vec<&Attempt> = report.attempts.iter().filter(|attempt| looked(attempt)).collect();
     if all.is_empty() {
         return None;
     }
     let shown = all.get(all.len().saturating_sub(MOST)..).unwrap_or_default();
     let fit: Vec<String> = shown
         .iter()
-        .map(|(place, attempt)| {
-            let lead = if many { format!("{} ", number(*place)) } else { String::new() };
+        .map(|attempt| {
+            let lead = if many { format!("{}: ", number(attempt)) } else { String::new() };
             format!("{lead}{}", fit(attempt))
         })
         .collect();
     let mut checks: Vec<String> = shown
         .iter()
-        .flat_map(|(_, attempt)| &attempt.nodes)
+        .flat_map(|attempt| &attempt.nodes)
         .flat_map(|node| {
             // A node that was fit before the job may be unfit afterwards.
             let before = node.prolog.iter().map(move |look| (node, look, ""));

@@ -17,7 +17,12 @@ const MOST: usize = 4;
 pub(super) fn rows(report: &JobReport) -> Vec<Row> {
     let attempts = &report.attempts;
     let row = |text| Row::open_to_all("WHY", text);
-    let one = |place: usize| Some(row(format!("{} {}", number(place), line(report, place)?)));
+    let one = |place: usize| {
+        let line = line(report, place)?;
+        let many = attempts.len() > 1;
+        let lead = attempts.get(place).filter(|_| many).map(|attempt| format!("{}: ", number(attempt)));
+        Some(row(format!("{}{line}", lead.unwrap_or_default())))
+    };
     if attempts.len() <= MOST {
         return (0..attempts.len()).filter_map(one).collect();
     }
@@ -27,9 +32,9 @@ pub(super) fn rows(report: &JobReport) -> Vec<Row> {
     (0..first).filter_map(one).chain([left_out]).chain(ends).collect()
 }
 
-/// Display number: the first attempt is `#1`, and 0 in Slurm's restart count.
-pub(super) fn number(place: usize) -> String {
-    format!("#{}", place + 1)
+/// `attempt 1`, by Slurm's restart count, as in logs and comments.
+pub(super) fn number(attempt: &Attempt) -> String {
+    format!("attempt {}", attempt.attempt)
 }
 
 fn line(report: &JobReport, place: usize) -> Option<String> {
@@ -54,7 +59,12 @@ fn line(report: &JobReport, place: usize) -> Option<String> {
     let back = [DecisionKind::Requeued, DecisionKind::RequeuedBySlurm];
     let decision = attempt.decision.as_ref().filter(|decision| back.contains(&decision.what));
     if let Some(budget) = decision.and_then(|decision| decision.budget).filter(|budget| budget.restarts > 0) {
-        parts.push(format!("restart {} of {} in a day", budget.restarts, budget.max_restarts));
+        // Slurm restarts a job after a node failure regardless of railgate's limit.
+        let limit = match budget.max_restarts {
+            most if most >= budget.restarts => format!(" of at most {most}"),
+            _ => String::new(),
+        };
+        parts.push(format!("restart {}{limit}", budget.restarts));
     }
     Some(parts.join("; "))
 }
