@@ -510,7 +510,10 @@ mod tests {
         report.attempts.truncate(2);
         report.ended = report.attempts[1].ended.clone();
         let failed = verdict(&report);
-        assert!(failed.starts_with("hardware fault during the run; 1 attempt refused by the gate. "), "{failed}");
+        assert!(
+            failed.starts_with("hardware fault during the run; 1 attempt refused by the gate. "),
+            "{failed}"
+        );
         assert!(!failed.contains("no performance problem"), "{failed}");
         report.attempts.truncate(1);
         report.ended = report.attempts[0].ended.clone();
