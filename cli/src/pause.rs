@@ -26,8 +26,8 @@ pub(crate) struct PauseArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Needs root. It ends a pause of railgate on this machine; it does not return a drained node \
-                        to service (scontrol update nodename=N state=resume does)."
+    after_help = "Needs root. It ends a pause of railgate on this machine; it does not resume a drained \
+                        node (`railgate readmit NODE` does)."
 )]
 pub(crate) struct ResumeArgs {}
 

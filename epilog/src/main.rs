@@ -17,7 +17,7 @@ use std::time::Instant;
 use railgate_model::{Allocation, Job, KernelMark, Phase, Snapshot};
 use railgate_node_report::comm::refer;
 use railgate_node_report::{
-    Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
+    Exit, GateRun, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
 };
 use railgate_rundir::Run;
 use railgate_runner::{
@@ -161,7 +161,7 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
         report.acts.push(record(&outcome, Phase::Epilog));
     }
-    report.epilog = Some(Look::new(&seen.snapshot, seen.verdict, seen.took_ms));
+    report.epilog = Some(GateRun::new(&seen.snapshot, seen.verdict, seen.took_ms));
 }
 
 fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {

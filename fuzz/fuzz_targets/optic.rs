@@ -33,6 +33,6 @@ fuzz_target!(|memory: &[u8]| {
     };
     let optic = Optic { device: "mlx5_2".to_owned(), interface: "ib2".to_owned(), module };
     let mut snapshot = healthy.clone();
-    snapshot.optics = Some(Part::Read { data: vec![optic], took_ms: 1.0 });
+    snapshot.extras.optics = Some(Part::Read { data: vec![optic], took_ms: 1.0 });
     judged::judged(&snapshot, None, profile);
 });

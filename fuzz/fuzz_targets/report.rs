@@ -13,7 +13,7 @@ use railgate_simulate::{parse, simulated};
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_rails::rail_map;
 use serde_json::{Value, json};
-use railgate_node_report::{Exit, Look, NodeReport, RunGpus, SlurmView, Window, evidence, gpu_uses, kernel_events, port_uses};
+use railgate_node_report::{Exit, GateRun, NodeReport, RunGpus, SlurmView, Window, evidence, gpu_uses, kernel_events, port_uses};
 use railgate_report::{JobReport, html, json, text};
 use railgate_store::{Parts, ReportConfig};
 
@@ -50,7 +50,7 @@ static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {
     part.gpus = gpu_uses(Some(&before), &after, &held);
     part.ports = port_uses(Some(&before), &after, Some(&map));
     part.rail_map = Some(map);
-    part.epilog = Some(Look::new(&after, verdict, 27.0));
+    part.epilog = Some(GateRun::new(&after, verdict, 27.0));
     part.exit = Some(Exit { status: 256, derived: None });
     let value = serde_json::to_value(&part).expect("plain data");
     (part, value)

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use railgate_model::{Allocation, Phase};
-use railgate_node_report::{Look, NodeReport, Options};
+use railgate_node_report::{GateRun, NodeReport, Options};
 use railgate_runner::{Hook, Purpose, check_node, drain, guarded, now, record, start_sampler};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_store::store_start;
@@ -59,7 +59,7 @@ fn run(hook: &Hook) -> ExitCode {
     report.faults.extend(check_run.profile_problem.as_ref().map(ToString::to_string));
     let judged = hook.granted.gate != GateLevel::Off;
     if judged {
-        report.prolog = Some(Look::new(&check_run.snapshot, check_run.verdict.clone(), check_run.took_ms));
+        report.prolog = Some(GateRun::new(&check_run.snapshot, check_run.verdict.clone(), check_run.took_ms));
         check_run.log(Some(job));
     }
     let run = prepare::run_directory(hook, &check_run, start, &mut report);

@@ -12,7 +12,7 @@ mod file;
 mod gpus;
 mod host;
 mod live;
-mod looks;
+mod probes;
 mod rails;
 mod run;
 mod work;
@@ -29,7 +29,7 @@ use railgate_runner::guarded;
 use clock::Clock;
 use counters::Counters;
 use live::Live;
-use looks::Looks;
+use probes::Probes;
 use run::{Asked, Mine};
 use work::Work;
 use xids::Xids;
@@ -43,7 +43,7 @@ const ALONE: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     if let Some(code) =
-        dispatch(&[railgate_runner::tasks(), vec![looks::TASK, work::TASK], live::TASKS.to_vec()].concat())
+        dispatch(&[railgate_runner::tasks(), vec![probes::TASK, work::TASK], live::TASKS.to_vec()].concat())
     {
         return code;
     }
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 
 /// Samples until there is a reason to end, and returns the reason.
 fn stay(mine: &mut Mine) -> &'static str {
-    let mut looks = Looks::new(mine);
+    let mut probes = Probes::new(mine);
     let mut xids = Xids::new(mine);
     let mut counters = Counters::new(mine, Clock::default(), xids.wanted());
     counters.step(mine.job, false);
@@ -83,7 +83,7 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
-        let wait = looks.due().min(counters.due()).min(TICK);
+        let wait = probes.due().min(counters.due()).min(TICK);
         if mine.wait(wait, counters.as_fd()) == Asked::End {
             counters.end(mine.job, mine.yielded());
             xids.hear(mine, &mut counters);
@@ -93,7 +93,7 @@ fn stay(mine: &mut Mine) -> &'static str {
             return "the run's directory is gone";
         }
         counters.step(mine.job, mine.yielded());
-        looks.look_if_due(mine);
+        probes.probe_if_due(mine);
         live.say_if_due(mine);
         counters.told(mine, &mut work);
         xids.hear(mine, &mut counters);

@@ -2,7 +2,7 @@
 
 use railgate_model::{Allocation, GpuId, Job, Phase, Snapshot};
 use railgate_node_report::{
-    Exit, Look, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
+    Exit, GateRun, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
 };
 use railgate_simulate::{parse, simulated};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn part() -> Value {
     part.gpus = gpu_uses(Some(&before), &after, &held);
     part.ports = port_uses(Some(&before), &after, Some(&map));
     part.rail_map = Some(map);
-    part.epilog = Some(Look::new(&after, verdict, 27.0));
+    part.epilog = Some(GateRun::new(&after, verdict, 27.0));
     part.exit = Some(Exit { status: 256, derived: None });
     part.faults = vec!["a fault".to_owned()];
     let shape = railgate_rails::JobShape::default();

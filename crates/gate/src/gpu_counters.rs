@@ -172,13 +172,13 @@ pub(crate) fn after(known: &[KnownCounts], now: &Snapshot) -> Vec<KnownCounts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{look, read};
+    use crate::testing::{case, read};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
     fn the_oldest_sample_within_the_window_is_the_baseline() {
-        let mut now = look("h100-sxm").now;
+        let mut now = case("h100-sxm").now;
         let known = after(&[], &now);
         assert_eq!(known.len(), 8);
         now.taken += 600_000;
@@ -204,19 +204,19 @@ mod tests {
 
     #[test]
     fn an_unreadable_link_does_not_count_as_zero() {
-        let mut gpu = look("h100-sxm").now.gpus.data().unwrap().gpus[3].clone();
+        let mut gpu = case("h100-sxm").now.gpus.data().unwrap().gpus[3].clone();
         let link = Counter::Link(7, Kind::Replays);
         assert_eq!(link.of_counts(&counts(&gpu)), Some(0));
         gpu.details.nvlink_errors.links[2].replays = Reading::Failed("999".to_owned());
         assert_eq!(link.of_counts(&counts(&gpu)), None);
-        let sums = look("a100-sxm").now.gpus.data().unwrap().gpus[3].clone();
+        let sums = case("a100-sxm").now.gpus.data().unwrap().gpus[3].clone();
         assert_eq!(link.of_counts(&counts(&sums)), None);
         assert_eq!(Counter::Links(Kind::Replays).of_counts(&counts(&sums)), Some(0));
     }
 
     #[test]
     fn a_check_run_without_gpus_keeps_the_history() {
-        let mut now = look("h100-sxm").now;
+        let mut now = case("h100-sxm").now;
         let known = after(&[], &now);
         now.gpus = railgate_model::Part::Skipped;
         assert_eq!(after(&known, &now), known);

@@ -260,11 +260,11 @@ pub(crate) fn sampled(old: &[Sample], time: u64, counters: BTreeMap<String, u64>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{look, read};
+    use crate::testing::{case, read};
 
     /// The history after check runs `step` seconds apart with these values of `link_downed`.
     fn looks(step: u64, values: &[u64]) -> Vec<KnownLink> {
-        let mut now = look("h100-sxm").now;
+        let mut now = case("h100-sxm").now;
         let mut links = Vec::new();
         for value in values {
             now.taken += step * 1000;
@@ -297,7 +297,7 @@ mod tests {
         let links = looks(60, &[5, 6, 0, 0]);
         assert_eq!(links[2].downs.len(), 1);
         assert_eq!(links[2].samples.len(), 2);
-        let mut now = look("h100-sxm").now;
+        let mut now = case("h100-sxm").now;
         now.taken += 300_000;
         let hour = Duration::from_secs(3600);
         assert_eq!(links[2].grown("link_downed", 3, &now, hour), Grown::By(3, Duration::from_secs(120)));
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn another_boot_or_another_card_clears_the_samples() {
         let links = looks(60, &[0, 1]);
-        let mut now = look("h100-sxm").now;
+        let mut now = case("h100-sxm").now;
         now.taken += 600_000;
         now.boot_id = "another".to_owned();
         read(&mut now.fabric).hcas[2].ports[0].state = Reading::Known(PortState::Down);
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn without_a_counter_link_downs_follow_from_the_states() {
-        let mut now = look("h100-sxm").now;
+        let mut now = case("h100-sxm").now;
         let mut links = Vec::new();
         for state in [PortState::Active, PortState::Down, PortState::Down, PortState::Active] {
             now.taken += 60_000;

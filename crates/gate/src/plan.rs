@@ -127,7 +127,7 @@ mod tests {
     use railgate_model::PartName;
 
     use super::*;
-    use crate::testing::{job, look};
+    use crate::testing::{case, job};
 
     const ALL: [PartName; 5] =
         [PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::KernelLog, PartName::Host];
@@ -202,15 +202,15 @@ mod tests {
     #[test]
     fn devices_are_read_once_and_exercised_only_on_request() {
         let planned = |toml: &str, full: bool, shared: bool| {
-            let look = look("h100-sxm");
+            let case = case("h100-sxm");
             let config: GateConfig = toml::from_str(toml).unwrap();
             let gpu = job(&[0]);
             let seen = Seen {
                 phase: Phase::Periodic,
-                now: &look.now,
+                now: &case.now,
                 before: None,
                 job: shared.then_some(&gpu),
-                profile: look.profile.as_ref(),
+                profile: case.profile.as_ref(),
                 memory: &crate::Memory::default(),
             };
             let kind = |reading: &FollowUp| match reading {

@@ -122,7 +122,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The job (or, without one, the look) is concerned with this GPU.
+    /// The job (or, without one, the case) is concerned with this GPU.
     pub(crate) fn judges(&self, gpu: &Gpu) -> bool {
         self.held.has(gpu.index) != Some(false)
     }
@@ -236,7 +236,7 @@ impl<'a> Scene<'a> {
         ports
     }
 
-    /// The compute ports that this look is concerned with: all of them, or on a shared node those nearest to
+    /// The compute ports that this check run judges: all of them, or on a shared node those nearest to
     /// the job's GPUs.
     pub(crate) fn judged_ports(&self) -> Vec<JudgedPort<'a>> {
         let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
@@ -301,7 +301,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Names of the devices nearest to the job's GPUs, those of the last clean look that are gone included;
+    /// Names of the devices nearest to the job's GPUs, those of the last clean check run that are gone included;
     /// `None` where that cannot be told. Only asked where the node is shared.
     pub(crate) fn nearest_hcas(&self, fabric: &Fabric) -> Option<Near> {
         let JobGpus::These { present, missing } = &self.held else { return None };
@@ -381,7 +381,7 @@ fn inventory(seen: &Seen<'_>) -> Vec<KnownGpu> {
     KnownGpu::inventory(seen.before.and_then(|before| before.gpus.data()), &seen.memory.inventory)
 }
 
-/// Whether a look says something about every GPU of the node: there is no job, or it holds all of them. A job without
+/// Whether a check run judges every GPU of the node: there is no job, or it holds all of them. A job without
 /// GPUs has none of them judged, and several MIG devices may lie on one GPU.
 pub fn covers_whole_node(seen: &Seen<'_>) -> bool {
     let Some(job) = seen.job else { return true };

@@ -326,12 +326,12 @@ pub fn devices_are_well(verdict: &Verdict) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn only_a_clean_check_run_updates_the_expected_devices() {
-        let healthy = look("h100-sxm").now;
-        let broken = look("h100-sxm:gpu-missing@3,ib-missing@2").now;
+        let healthy = case("h100-sxm").now;
+        let broken = case("h100-sxm:gpu-missing@3,ib-missing@2").now;
         let first = Memory::default().after(&healthy, true);
         assert_eq!((first.inventory.len(), first.hcas.len()), (8, 9));
         assert!(first.inventory.iter().all(|gpu| gpu.pci.is_some() && gpu.uuid.is_some()));
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn with_a_full_disk_the_devices_are_well() {
-        let well = |node: &str| devices_are_well(&look(node).judge());
+        let well = |node: &str| devices_are_well(&case(node).judge());
         assert!(well("h100-sxm") && well("h100-sxm:disk-full"));
         for fault in ["gpu-lost@3", "gpu-missing@3", "ib-missing@2", "ib-port-down@2", "nvml-silent"] {
             assert!(!well(&format!("h100-sxm:{fault}")), "{fault}");
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn the_state_survives_json_and_unknown_fields_are_accepted() {
-        let memory = Memory::default().after(&look("h100-sxm:nvml-silent").now, false);
+        let memory = Memory::default().after(&case("h100-sxm:nvml-silent").now, false);
         let text = serde_json::to_string(&memory).unwrap();
         assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), memory);
         assert_eq!(serde_json::from_str::<Memory>("{\"newer\": 1}").unwrap(), Memory::default());

@@ -31,7 +31,7 @@ pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};
 pub use node_report::{
-    Act, ActKind, EvidenceItem, Exit, KernelEvents, Look, MissingPart, NodeReport, Options, REPORT_SCHEMA,
+    Act, ActKind, EvidenceItem, Exit, GateRun, KernelEvents, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
 pub use slurm_end::SlurmEnd;

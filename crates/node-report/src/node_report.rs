@@ -45,10 +45,10 @@ pub struct NodeReport {
     pub options: Options,
     /// Check run of the prolog.
     #[serde(default)]
-    pub prolog: Option<Look>,
+    pub prolog: Option<GateRun>,
     /// Check run of the epilog.
     #[serde(default)]
-    pub epilog: Option<Look>,
+    pub epilog: Option<GateRun>,
     /// Rails of the node and their distance to GPUs.
     #[serde(default)]
     pub rail_map: Option<RailMap>,
@@ -166,7 +166,7 @@ pub struct Options {
 
 /// One check run of the gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Look {
+pub struct GateRun {
     /// Time of the snapshot.
     pub taken: UnixMillis,
     /// Duration of check run and judgement, milliseconds.
@@ -179,7 +179,7 @@ pub struct Look {
     pub missing: Vec<MissingPart>,
 }
 
-impl Look {
+impl GateRun {
     /// Combines a snapshot with the gate's verdict on it.
     pub fn new(snapshot: &Snapshot, verdict: Verdict, took_ms: f64) -> Self {
         fn missing<T>(part: PartName, outcome: &Part<T>) -> Option<MissingPart> {
@@ -193,7 +193,7 @@ impl Look {
             missing(PartName::KernelLog, &snapshot.kernel_log),
             missing(PartName::Host, &snapshot.host),
         ];
-        Look {
+        GateRun {
             taken: snapshot.taken,
             took_ms: Some(took_ms),
             verdict,

@@ -7,8 +7,9 @@ use railgate_model::{
     Port, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict,
 };
 
+use crate::comm::Collective;
 use crate::{
-    Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, Look, NodeReport, Options, RunGpus,
+    Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, GateRun, NodeReport, Options, RunGpus,
     SetBy, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses, kernel_events, port_uses,
 };
 
@@ -98,8 +99,23 @@ pub fn verdict(phase: Phase, findings: Vec<Finding>) -> Verdict {
     }
 }
 
-pub fn look(phase: Phase, taken: u64, findings: Vec<Finding>) -> Look {
-    Look { taken, took_ms: Some(310.0), verdict: verdict(phase, findings), missing: vec![] }
+pub fn look(phase: Phase, taken: u64, findings: Vec<Finding>) -> GateRun {
+    GateRun { taken, took_ms: Some(310.0), verdict: verdict(phase, findings), missing: vec![] }
+}
+
+/// 800 calls of a collective by 8 of 16 ranks on a node of two, with this bus bandwidth in GB/s.
+pub fn collective(op: &str, from_bytes: u64, busbw: Option<f64>) -> Collective {
+    Collective {
+        op: op.to_owned(),
+        from_bytes,
+        size: 16,
+        nodes: 2,
+        ranks: 8,
+        calls: 800,
+        gpu_s: 2.0,
+        busbw_gb_s: busbw,
+        ..Collective::default()
+    }
 }
 
 pub fn rails(snapshot: &Snapshot) -> RailMap {

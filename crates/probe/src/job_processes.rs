@@ -35,7 +35,7 @@ const MOST_BYTES: usize = 8 << 20;
 
 /// A request to probe the processes of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobLook {
+pub struct JobProbe {
     /// Job id.
     pub job: u32,
     /// Owner of the job. Processes of other users are not read.
@@ -48,7 +48,7 @@ pub struct JobLook {
 ///
 /// # Errors
 /// Returns an error if the proc tree cannot be listed.
-pub fn job_processes(proc: &Path, look: &JobLook) -> Result<JobProcesses, String> {
+pub fn job_processes(proc: &Path, look: &JobProbe) -> Result<JobProcesses, String> {
     let mut pids: Vec<u32> = fs::read_dir(proc)
         .map_err(|why| format!("{}: {why}", proc.display()))?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -94,7 +94,7 @@ fn gone(why: &io::Error) -> bool {
 fn one(
     dir: &Path,
     step: String,
-    look: &JobLook,
+    look: &JobProbe,
     node_root: Option<(u64, u64)>,
     home: Option<&Path>,
 ) -> io::Result<JobProcess> {
@@ -396,7 +396,7 @@ mod tests {
 
         fn look(&self, job: u32) -> JobProcesses {
             let uid = nix::unistd::getuid().as_raw();
-            job_processes(self.0.path(), &JobLook { job, uid, names: vec!["UCX_TLS".to_owned()] }).unwrap()
+            job_processes(self.0.path(), &JobProbe { job, uid, names: vec!["UCX_TLS".to_owned()] }).unwrap()
         }
     }
 

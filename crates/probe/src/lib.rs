@@ -30,7 +30,7 @@ use railgate_child::Task;
 pub use extras::{read_topology_file, site_checks};
 pub use gpu_watch::{GpuWatch, own_memory_mib};
 pub use job_group::{GroupUse, JobGroup};
-pub use job_processes::{JobLook, job_is_here, job_is_stopped, job_processes};
+pub use job_processes::{JobProbe, job_is_here, job_is_stopped, job_processes};
 pub use live::{Request, follow_up, live};
 pub use optics::module_of_dump;
 pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};

@@ -4,7 +4,7 @@ mod waiting;
 
 use railgate_model::xid_catalogue::{Owner, explain, lookup};
 use railgate_model::{Allocation, Class, Finding, PartName, Reading, Severity, UnixMillis, XidEvent, is_oom};
-use railgate_node_report::{Decision, DecisionKind, EvidenceItem, Exit, Look, NodeReport, SlurmView};
+use railgate_node_report::{Decision, DecisionKind, EvidenceItem, Exit, GateRun, NodeReport, SlurmView};
 use serde::{Deserialize, Serialize};
 
 use crate::Attempt;
@@ -491,7 +491,7 @@ fn unseen(attempt: &Attempt) -> Vec<String> {
             continue;
         }
         let told = |part: PartName| {
-            let listed = |look: &Look| look.missing.iter().any(|missing| missing.part == part);
+            let listed = |look: &GateRun| look.missing.iter().any(|missing| missing.part == part);
             node.epilog.as_ref().is_some_and(listed)
         };
         if let Some(why) = &node.kernel.unread

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use railgate_text::did_you_mean;
+
 use super::SimulateError;
 use super::fabric_faults::FabricFault;
 use super::host_faults::{HostFault, says};
@@ -595,8 +597,8 @@ impl FromStr for Fault {
             }
         };
         let Some(info) = info else {
-            let known = FAULTS.iter().map(|info| info.id).collect::<Vec<_>>().join(", ");
-            return Err(SimulateError::UnknownFault { fault: shown(), known });
+            let meant = did_you_mean(id, FAULTS.iter().map(|info| info.id));
+            return Err(SimulateError::UnknownFault { fault: shown(), meant });
         };
         let index = match (index, info.part) {
             (None, _) => info.default_index,

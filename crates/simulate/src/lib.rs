@@ -36,13 +36,13 @@ pub enum SimulateError {
     /// There is no such machine type, or the site's file is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// There is no such fault; the message lists the known ones.
-    #[error("no fault '{fault}' (known: {known})")]
+    /// There is no such fault.
+    #[error("no fault '{fault}'{meant} (`railgate simulate --list` shows all)")]
     UnknownFault {
         /// The requested fault.
         fault: String,
-        /// List of the known faults.
-        known: String,
+        /// `; did you mean 'gpu-lost'?`, or empty.
+        meant: String,
     },
     /// The index is not a number, out of range, or the fault takes none.
     #[error("fault '{fault}': {why}")]

@@ -118,10 +118,13 @@ fn nodes_share_no_identity() {
 }
 
 #[test]
-fn errors_list_the_known_profiles_and_faults() {
+fn errors_name_the_known_profiles_and_the_nearest_fault() {
     let why = |text: &str| parse(text, &[]).unwrap_err().to_string();
     assert!(why("h300").contains("known: h100-sxm"));
-    assert!(why("h100-sxm:gpu-melted").contains("no fault 'gpu-melted' (known: gpu-lost, gpu-missing"));
+    assert!(
+        why("h100-sxm:gpu-melted").contains("no fault 'gpu-melted' (`railgate simulate --list` shows all)")
+    );
+    assert!(why("h100-sxm:gpu-throttle@1").contains("'gpu-throttle@1'; did you mean 'gpu-throttled'? ("));
     assert!(why("h100-sxm:gpu-xid-<code>").contains("no fault"));
     assert!(why("h100-sxm:gpu-lost@9").contains("'gpu-lost@9': a simulated h100-sxm has 0 to 7"));
     assert!(why("h100-sxm:gpu-lost@x").contains("no number"));

@@ -48,15 +48,15 @@ Fix: add the parameter to the boot loader's configuration, reboot.
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn arguments_match_as_whole_words_or_prefixes() {
         let wanting =
-            |names: &str| look("h100-sxm").settings(&format!("[checks.boot-arg]\nrequired = {names}"));
-        assert_eq!(wanting("[\"iommu=pt\", \"root=*\"]").says(), "fit");
+            |names: &str| case("h100-sxm").settings(&format!("[checks.boot-arg]\nrequired = {names}"));
+        assert_eq!(wanting("[\"iommu=pt\", \"root=*\"]").summary(), "fit");
         assert_eq!(
-            wanting("[\"iommu\"]").says(),
+            wanting("[\"iommu\"]").summary(),
             "degraded: warn boot-arg@iommu: not on the command line; fix GRUB; reboot"
         );
     }

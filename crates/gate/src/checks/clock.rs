@@ -74,10 +74,10 @@ mod tests {
     use railgate_model::{Clock, Reading};
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(synchronised: bool, max_error_us: u64) -> Look {
-        look("h100-sxm").host(|host| {
+    fn with(synchronised: bool, max_error_us: u64) -> Case {
+        case("h100-sxm").host(|host| {
             let clock = Clock { synchronised, error_us: 40, max_error_us, ptp: Vec::new() };
             host.system.clock = Reading::Known(clock);
         })
@@ -86,12 +86,12 @@ mod tests {
     #[test]
     fn an_unsynchronised_clock_is_a_note_and_a_large_offset_a_site_problem() {
         let free = with(false, 16_000_000);
-        assert_eq!((free.says().as_str(), free.of("clock")), ("fit", vec![Severity::Note]));
+        assert_eq!((free.summary().as_str(), free.of("clock")), ("fit", vec![Severity::Note]));
         let strict = with(false, 0).settings("[checks.clock]\nunsynchronised = \"warn\"");
-        assert_eq!(strict.says(), "degraded: warn clock: not synchronised; start chronyd");
-        assert_eq!(with(true, 1_000_000).says(), "fit");
+        assert_eq!(strict.summary(), "degraded: warn clock: not synchronised; start chronyd");
+        assert_eq!(with(true, 1_000_000).summary(), "fit");
         assert_eq!(
-            with(true, 2_345_678).says(),
+            with(true, 2_345_678).summary(),
             "degraded: warn clock: may be off by 2s 345ms; see chronyc tracking"
         );
     }

@@ -62,11 +62,11 @@ mod tests {
     use railgate_model::{HostProfile, Reading};
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn wanting(cpus: u32, governor: &str) -> Look {
-        look("h100-sxm").with(|look| {
-            look.profile.as_mut().unwrap().host = HostProfile {
+    fn wanting(cpus: u32, governor: &str) -> Case {
+        case("h100-sxm").with(|case| {
+            case.profile.as_mut().unwrap().host = HostProfile {
                 cpus: Some(cpus),
                 governor: Some(governor.to_owned()),
                 ..HostProfile::default()
@@ -76,20 +76,20 @@ mod tests {
 
     #[test]
     fn missing_processors_and_a_wrong_governor_warn() {
-        assert_eq!(wanting(192, "performance").says(), "fit");
+        assert_eq!(wanting(192, "performance").summary(), "fit");
         assert_eq!(
-            wanting(256, "performance").says(),
+            wanting(256, "performance").summary(),
             "degraded: warn cpu: 192 of 256 processors; check BIOS"
         );
-        assert_eq!(wanting(96, "performance").says(), "fit", "more is no fault");
+        assert_eq!(wanting(96, "performance").summary(), "fit", "more is no fault");
         let mixed = wanting(192, "performance").host(|host| {
             let counts = BTreeMap::from([("performance".to_owned(), 190), ("powersave".to_owned(), 2)]);
             host.system.governors = Reading::Known(counts);
         });
-        assert_eq!(mixed.says(), "degraded: warn cpu@governor: 2 not performance; set governor");
+        assert_eq!(mixed.summary(), "degraded: warn cpu@governor: 2 not performance; set governor");
         assert_eq!(mixed.judge().findings[0].class, Class::Site);
         let virtual_machine =
             wanting(192, "performance").host(|host| host.system.governors = Reading::Unsupported);
-        assert_eq!(virtual_machine.says(), "fit");
+        assert_eq!(virtual_machine.summary(), "fit");
     }
 }

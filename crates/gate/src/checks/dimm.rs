@@ -157,7 +157,7 @@ impl<'a> Window<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
     fn counts(host: &mut Host, corrected: u64, uncorrected: u64) {
         let Reading::Known(controllers) = &mut host.system.memory else { panic!() };
@@ -168,13 +168,13 @@ mod tests {
         controller.dimms[1].uncorrected = Reading::Known(uncorrected);
     }
 
-    fn with(corrected: u64, uncorrected: u64) -> Look {
-        look("h100-sxm").host(|host| counts(host, corrected, uncorrected))
+    fn with(corrected: u64, uncorrected: u64) -> Case {
+        case("h100-sxm").host(|host| counts(host, corrected, uncorrected))
     }
 
-    fn after(then: (u64, u64), now: (u64, u64)) -> Look {
-        with(now.0, now.1).after_the_job().with(|look| {
-            let before = look.before.as_mut().unwrap();
+    fn after(then: (u64, u64), now: (u64, u64)) -> Case {
+        with(now.0, now.1).after_the_job().with(|case| {
+            let before = case.before.as_mut().unwrap();
             counts(crate::testing::read(&mut before.host), then.0, then.1);
         })
     }
@@ -182,28 +182,28 @@ mod tests {
     #[test]
     fn without_a_job_errors_since_boot_count() {
         assert_eq!(
-            with(0, 2).says(),
+            with(0, 2).summary(),
             "degraded: warn dimm@mc1: 2 uncorrected errors since boot, CPU_SrcID#0_MC#1_Chan#1_DIMM#0; replace DIMM"
         );
-        assert_eq!(with(4_000, 0).says(), "fit", "three days up");
+        assert_eq!(with(4_000, 0).summary(), "fit", "three days up");
         assert!(
-            with(4_001, 0).says().starts_with("degraded: warn dimm@mc1: 4001 corrected errors since boot")
+            with(4_001, 0).summary().starts_with("degraded: warn dimm@mc1: 4001 corrected errors since boot")
         );
     }
 
     #[test]
     fn after_a_job_only_errors_during_the_job_count() {
-        assert_eq!(after((9_000, 2), (9_000, 2)).says(), "fit");
-        assert!(after((9_000, 2), (9_000, 3)).says().contains("1 uncorrected errors during the job"));
-        assert_eq!(after((9_000, 2), (5, 0)).says(), "fit", "the driver was loaded anew");
+        assert_eq!(after((9_000, 2), (9_000, 2)).summary(), "fit");
+        assert!(after((9_000, 2), (9_000, 3)).summary().contains("1 uncorrected errors during the job"));
+        assert_eq!(after((9_000, 2), (5, 0)).summary(), "fit", "the driver was loaded anew");
     }
 
     #[test]
     fn machine_checks_warn_and_a_failed_reading_is_unknown() {
-        let one = look("h100-sxm").host(|host| host.system.machine_checks = Reading::Known(1));
-        assert_eq!(one.says(), "degraded: warn dimm@mce: 1 machine checks since boot; see BMC log");
+        let one = case("h100-sxm").host(|host| host.system.machine_checks = Reading::Known(1));
+        assert_eq!(one.summary(), "degraded: warn dimm@mce: 1 machine checks since boot; see BMC log");
         let unread =
-            look("h100-sxm").host(|host| host.system.machine_checks = Reading::Failed("EIO".to_owned()));
+            case("h100-sxm").host(|host| host.system.machine_checks = Reading::Failed("EIO".to_owned()));
         assert_eq!(unread.of("dimm"), [Severity::Unknown]);
     }
 }

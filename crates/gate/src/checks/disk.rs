@@ -82,10 +82,10 @@ mod tests {
     use railgate_model::{Fitness, Reading};
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(path: &str, space: Space) -> Look {
-        look("h100-sxm").host(|host| {
+    fn with(path: &str, space: Space) -> Case {
+        case("h100-sxm").host(|host| {
             let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
             all.iter_mut().find(|one| one.path.to_str() == Some(path)).unwrap().space = Reading::Known(space);
         })
@@ -97,15 +97,15 @@ mod tests {
 
     #[test]
     fn a_disk_is_full_if_both_share_and_free_space_are_small() {
-        assert_eq!(with("/", gib(900, 20)).says(), "fit", "2 % of much is much");
-        assert_eq!(with("/", gib(20, 4)).says(), "fit", "4 GiB of 20");
-        assert_eq!(with("/", gib(900, 4)).says(), "degraded: warn disk@/: 4.0 of 900 GiB free; make room");
+        assert_eq!(with("/", gib(900, 20)).summary(), "fit", "2 % of much is much");
+        assert_eq!(with("/", gib(20, 4)).summary(), "fit", "4 GiB of 20");
+        assert_eq!(with("/", gib(900, 4)).summary(), "degraded: warn disk@/: 4.0 of 900 GiB free; make room");
     }
 
     #[test]
     fn a_full_tmp_is_a_user_problem() {
         let tmp = with("/tmp", gib(900, 0));
-        assert_eq!(tmp.says(), "degraded: warn disk@/tmp: 0.0 of 900 GiB free; clean it up");
+        assert_eq!(tmp.summary(), "degraded: warn disk@/tmp: 0.0 of 900 GiB free; clean it up");
         assert_eq!(tmp.judge().findings[0].class, Class::User);
         let all = with("/tmp", gib(900, 0)).settings("[checks.disk]\nseverity = \"fail\"");
         assert_eq!(all.fitness(), Fitness::Degraded, "a user's mess drains nothing");
@@ -117,23 +117,23 @@ mod tests {
     fn a_lack_of_inodes_warns() {
         let few = |inodes, inodes_free| with("/", Space { inodes, inodes_free, ..gib(900, 800) });
         assert_eq!(
-            few(58_000_000, 900).says(),
+            few(58_000_000, 900).summary(),
             "degraded: warn disk@/: 900 of 58000000 inodes free; make room"
         );
-        assert_eq!(few(58_000_000, 150_000).says(), "fit");
-        assert_eq!(few(0, 0).says(), "fit", "btrfs");
+        assert_eq!(few(58_000_000, 150_000).summary(), "fit");
+        assert_eq!(few(0, 0).summary(), "fit", "btrfs");
     }
 
     #[test]
     fn an_unreadable_file_system_is_unknown_and_a_read_only_one_is_skipped() {
         let bent = |read_only: bool| {
-            look("h100-sxm").host(|host| {
+            case("h100-sxm").host(|host| {
                 let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
                 all[0].space = Reading::Failed("/: statvfs: I/O error".to_owned());
                 all[0].read_only = read_only;
             })
         };
         assert_eq!(bent(false).of("disk"), [Severity::Unknown]);
-        assert_eq!(bent(true).says(), "fit");
+        assert_eq!(bent(true).summary(), "fit");
     }
 }

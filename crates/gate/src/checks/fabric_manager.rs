@@ -58,28 +58,28 @@ Fix: install the fabric manager of the driver's release, and pin both packages t
 mod tests {
     use railgate_model::{Phase, Reading, Severity};
 
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn periodic(node: &str) -> Look {
-        look(node).phase(Phase::Periodic).with(|look| look.job = None)
+    fn periodic(node: &str) -> Case {
+        case(node).phase(Phase::Periodic).with(|case| case.job = None)
     }
 
     #[test]
     fn a_version_that_differs_from_the_driver_warns() {
         let other = periodic("h100-sxm:fabric-manager-other");
         let says = "fabric manager 535.183.01, driver 580.159.04; install the driver's";
-        assert_eq!(other.says(), format!("degraded: warn fabric-manager: {says}"));
-        assert_eq!(look("h100-sxm:fabric-manager-other").of("fabric-manager"), [], "not before a job");
+        assert_eq!(other.summary(), format!("degraded: warn fabric-manager: {says}"));
+        assert_eq!(case("h100-sxm:fabric-manager-other").of("fabric-manager"), [], "not before a job");
     }
 
     #[test]
     fn no_fabric_manager_is_fit_and_a_failed_query_unknown() {
-        let with = |reading| periodic("h100-sxm").with(|look| look.now.extras.fabric_manager = Some(reading));
-        assert_eq!(with(Reading::Unsupported).says(), "fit");
+        let with = |reading| periodic("h100-sxm").with(|case| case.now.extras.fabric_manager = Some(reading));
+        assert_eq!(with(Reading::Unsupported).summary(), "fit");
         let silent = with(Reading::Failed("/usr/bin/nv-fabricmanager: no answer in 10 ms".to_owned()));
         assert_eq!(silent.of("fabric-manager"), [Severity::Unknown]);
         let cards = periodic("l40s")
-            .with(|look| look.now.extras.fabric_manager = Some(Reading::Known("535.183.01".to_owned())));
-        assert_eq!(cards.says(), "fit", "no GPU is part of a fabric");
+            .with(|case| case.now.extras.fabric_manager = Some(Reading::Known("535.183.01".to_owned())));
+        assert_eq!(cards.summary(), "fit", "no GPU is part of a fabric");
     }
 }

@@ -65,20 +65,20 @@ const REDIRECT: u16 = 0x0c;
 mod tests {
     use railgate_model::Reading;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn acs_counts_on_switches_of_physical_machines_only() {
-        let on = look("h100-sxm:gpu-acs-on@3");
-        assert_eq!(on.says(), "degraded: warn gpu-acs@3: ACS redirects at 0000:5d:00.0; switch ACS off");
-        let guest = look("h100-sxm:gpu-acs-on@3").host(|host| host.virtualised = Reading::Known(true));
-        assert_eq!(guest.says(), "fit");
-        let root = look("h100-sxm").pci(|pci| {
+        let on = case("h100-sxm:gpu-acs-on@3");
+        assert_eq!(on.summary(), "degraded: warn gpu-acs@3: ACS redirects at 0000:5d:00.0; switch ACS off");
+        let guest = case("h100-sxm:gpu-acs-on@3").host(|host| host.virtualised = Reading::Known(true));
+        assert_eq!(guest.summary(), "fit");
+        let root = case("h100-sxm").pci(|pci| {
             for device in pci.devices.iter_mut().filter(|device| device.bridges.is_empty()) {
                 device.acs = Reading::Known(0x1d);
             }
         });
-        assert_eq!(root.says(), "fit");
-        assert_eq!(look("h100-sxm:gpu-acs-on@3").holding(&[0, 1]).says(), "fit");
+        assert_eq!(root.summary(), "fit");
+        assert_eq!(case("h100-sxm:gpu-acs-on@3").holding(&[0, 1]).summary(), "fit");
     }
 }

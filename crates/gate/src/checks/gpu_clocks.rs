@@ -51,15 +51,15 @@ const DEFAULT: &str = "nvmlDeviceGetDefaultApplicationsClock";
 mod tests {
     use railgate_model::Reading;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn application_clocks_below_the_default_warn() {
         assert_eq!(
-            look("h100-sxm:gpu-clocks-lowered@3").says(),
+            case("h100-sxm:gpu-clocks-lowered@3").summary(),
             "degraded: warn gpu-clocks@3: application clock 1095 of 1980 MHz; nvidia-smi -rac"
         );
-        let none = look("h100-sxm").gpu(3, |gpu| gpu.details.app_clock_mhz = Reading::Known(0));
-        assert_eq!(none.says(), "fit");
+        let none = case("h100-sxm").gpu(3, |gpu| gpu.details.app_clock_mhz = Reading::Known(0));
+        assert_eq!(none.summary(), "fit");
     }
 }

@@ -155,27 +155,27 @@ fn name(known: &KnownGpu) -> String {
 mod tests {
     use railgate_model::{Allocation, GpuId, Phase, Reading, Severity};
 
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
     #[test]
     fn a_missing_gpu_fails_a_job_on_the_whole_node() {
-        let look = look("h100-sxm:gpu-missing@3");
-        assert_eq!(look.says(), "unfit: fail gpu-count: 7 of 8 GPUs; reboot");
+        let case = case("h100-sxm:gpu-missing@3");
+        assert_eq!(case.summary(), "unfit: fail gpu-count: 7 of 8 GPUs; reboot");
         assert_eq!(
-            look.remembering().says(),
+            case.remembering().summary(),
             "unfit: fail gpu-count@3: 7 of 8 GPUs, 0000:61:00.0 missing; reboot"
         );
     }
 
     #[test]
     fn a_missing_gpu_fails_a_check_run_without_a_job() {
-        let periodic = |look: Look| look.phase(Phase::Periodic).with(|look| look.job = None);
-        assert!(periodic(look("h100-sxm:gpu-missing@3")).says().starts_with("unfit: fail gpu-count"));
+        let periodic = |case: Case| case.phase(Phase::Periodic).with(|case| case.job = None);
+        assert!(periodic(case("h100-sxm:gpu-missing@3")).summary().starts_with("unfit: fail gpu-count"));
     }
 
     #[test]
     fn on_a_shared_node_only_a_missing_gpu_of_the_job_fails() {
-        let shared = |gpus: &[u32]| look("h100-sxm:gpu-missing@3").remembering().holding(gpus).says();
+        let shared = |gpus: &[u32]| case("h100-sxm:gpu-missing@3").remembering().holding(gpus).summary();
         assert_eq!(
             shared(&[0, 1]),
             "degraded: warn gpu-count@3: 7 of 8 GPUs, 0000:61:00.0 missing (not this job's); reboot"
@@ -190,55 +190,55 @@ mod tests {
 
     #[test]
     fn on_a_shared_node_without_gate_state_the_owner_of_a_missing_gpu_is_unknown() {
-        let shared = look("h100-sxm:gpu-missing@3").holding(&[0, 1]);
+        let shared = case("h100-sxm:gpu-missing@3").holding(&[0, 1]);
         assert_eq!(shared.of("gpu-count"), [Severity::Unknown]);
-        let beyond = look("h100-sxm:gpu-missing@3").holding(&[7]);
+        let beyond = case("h100-sxm:gpu-missing@3").holding(&[7]);
         assert_eq!(beyond.of("gpu-count"), [Severity::Fail], "an index that NVML does not have");
     }
 
     #[test]
     fn the_epilog_uses_the_gpus_that_the_prolog_recorded() {
-        let shared = look("h100-sxm:gpu-missing@3").after_the_job().holding(&[3]);
-        assert!(shared.says().starts_with("unfit: fail gpu-count@3: the job's GPU 0000:61:00.0"));
+        let shared = case("h100-sxm:gpu-missing@3").after_the_job().holding(&[3]);
+        assert!(shared.summary().starts_with("unfit: fail gpu-count@3: the job's GPU 0000:61:00.0"));
     }
 
     #[test]
     fn without_a_profile_the_indices_from_slurm_reveal_a_missing_gpu() {
         let no_profile =
-            |gpus: &[u32]| look("h100-sxm:gpu-missing@3").holding(gpus).with(|look| look.profile = None);
+            |gpus: &[u32]| case("h100-sxm:gpu-missing@3").holding(gpus).with(|case| case.profile = None);
         let short = no_profile(&[0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(short.says(), "unfit: fail gpu-count@7: the job's GPU 7 is missing, 7 present; reboot");
-        assert_eq!(no_profile(&[0, 1, 2, 3, 4, 5, 6]).says(), "fit");
+        assert_eq!(short.summary(), "unfit: fail gpu-count@7: the job's GPU 7 is missing, 7 present; reboot");
+        assert_eq!(no_profile(&[0, 1, 2, 3, 4, 5, 6]).summary(), "fit");
     }
 
     #[test]
     fn without_a_count_the_last_clean_check_run_warns_and_the_prolog_fails() {
         let periodic = || {
-            look("h100-sxm:gpu-missing@3").phase(Phase::Periodic).with(|look| look.job = None).remembering()
+            case("h100-sxm:gpu-missing@3").phase(Phase::Periodic).with(|case| case.job = None).remembering()
         };
-        let forget = |look: Look| look.with(|look| look.profile.as_mut().unwrap().gpus.count = None);
+        let forget = |case: Case| case.with(|case| case.profile.as_mut().unwrap().gpus.count = None);
         assert_eq!(
-            forget(periodic()).says(),
+            forget(periodic()).summary(),
             "degraded: warn gpu-count@3: 7 GPUs, 8 at the last clean check run, 0000:61:00.0 missing; reboot"
         );
-        let after = forget(look("h100-sxm:gpu-missing@3").after_the_job());
-        assert!(after.says().starts_with("unfit: fail gpu-count@3"));
-        let rebooted = forget(look("h100-sxm:gpu-missing@3").after_the_job())
+        let after = forget(case("h100-sxm:gpu-missing@3").after_the_job());
+        assert!(after.summary().starts_with("unfit: fail gpu-count@3"));
+        let rebooted = forget(case("h100-sxm:gpu-missing@3").after_the_job())
             .holding(&[0, 1, 2, 4])
-            .with(|look| look.now.boot_id = "another".to_owned());
+            .with(|case| case.now.boot_id = "another".to_owned());
         assert_eq!(rebooted.of("gpu-count"), [Severity::Warn]);
     }
 
     #[test]
     fn a_missing_gpu_is_found_by_uuid() {
         let uuid = |index: usize| {
-            let look = look("h100-sxm");
-            look.now.gpus.data().unwrap().gpus[index].uuid.known().unwrap().clone()
+            let case = case("h100-sxm");
+            case.now.gpus.data().unwrap().gpus[index].uuid.known().unwrap().clone()
         };
         let by_uuid = |ids: &[String]| {
-            look("h100-sxm:gpu-missing@3").remembering().with(|look| {
+            case("h100-sxm:gpu-missing@3").remembering().with(|case| {
                 let ids = ids.iter().cloned().map(GpuId::Uuid).collect();
-                look.job.as_mut().unwrap().allocation = Allocation::Gpus(ids);
+                case.job.as_mut().unwrap().allocation = Allocation::Gpus(ids);
             })
         };
         assert_eq!(by_uuid(&[uuid(0)]).of("gpu-count"), [Severity::Warn]);
@@ -251,55 +251,55 @@ mod tests {
     #[test]
     fn with_mig_an_index_is_that_of_a_slice() {
         let sliced = |node: &str, ids: &[u32]| {
-            look(node).holding(ids).with(|look| {
-                read(&mut look.now.gpus).gpus.iter_mut().for_each(|gpu| gpu.mig = Reading::Known(true));
+            case(node).holding(ids).with(|case| {
+                read(&mut case.now.gpus).gpus.iter_mut().for_each(|gpu| gpu.mig = Reading::Known(true));
             })
         };
         // Index 37 is slice 38 of 56, seven on each of eight cards.
-        assert_eq!(sliced("h100-sxm", &[37]).says(), "fit");
-        assert_eq!(sliced("h100-sxm", &[37, 38]).remembering().says(), "fit");
+        assert_eq!(sliced("h100-sxm", &[37]).summary(), "fit");
+        assert_eq!(sliced("h100-sxm", &[37, 38]).remembering().summary(), "fit");
         assert_eq!(sliced("h100-sxm:gpu-missing@3", &[37]).of("gpu-count"), [Severity::Unknown]);
-        assert!(sliced("h100-sxm:gpu-lost@3", &[37]).says().starts_with("unfit: fail gpu-lost@3"));
+        assert!(sliced("h100-sxm:gpu-lost@3", &[37]).summary().starts_with("unfit: fail gpu-lost@3"));
     }
 
     #[test]
     fn with_mig_on_one_card_indices_of_whole_cards_shift() {
         // Slurm numbers whole cards before slices, so its GPU 0 is card 1 here.
-        let sliced = look("h100-sxm:gpu-lost@1").holding(&[0]).gpu(0, |gpu| gpu.mig = Reading::Known(true));
-        assert!(sliced.says().starts_with("unfit: fail gpu-lost@1"), "{}", sliced.says());
+        let sliced = case("h100-sxm:gpu-lost@1").holding(&[0]).gpu(0, |gpu| gpu.mig = Reading::Known(true));
+        assert!(sliced.summary().starts_with("unfit: fail gpu-lost@1"), "{}", sliced.summary());
     }
 
     #[test]
     fn more_gpus_than_in_the_profile_warn() {
-        let look = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().gpus.count = Some(4));
-        assert_eq!(look.says(), "degraded: warn gpu-count: 8 GPUs, the profile has 4; check profile");
+        let case = case("h100-sxm").with(|case| case.profile.as_mut().unwrap().gpus.count = Some(4));
+        assert_eq!(case.summary(), "degraded: warn gpu-count: 8 GPUs, the profile has 4; check profile");
     }
 
     #[test]
     fn a_gpu_in_the_pci_tree_that_nvml_lacks_is_missing() {
-        let counted = look("h100-sxm:gpu-missing@3,nvml-missing");
-        assert!(counted.says().starts_with("unfit: fail gpu-count: 7 of 8 GPUs in the PCI tree"));
-        assert!(look("h100-sxm:nvml-missing").says().starts_with("unknown: unknown part-silent@gpus"));
-        let none = look("h100-sxm:nvml-missing").pci(|pci| pci.devices.clear());
-        assert!(none.says().starts_with("unknown"), "an empty tree is a tree that was not read");
+        let counted = case("h100-sxm:gpu-missing@3,nvml-missing");
+        assert!(counted.summary().starts_with("unfit: fail gpu-count: 7 of 8 GPUs in the PCI tree"));
+        assert!(case("h100-sxm:nvml-missing").summary().starts_with("unknown: unknown part-silent@gpus"));
+        let none = case("h100-sxm:nvml-missing").pci(|pci| pci.devices.clear());
+        assert!(none.summary().starts_with("unknown"), "an empty tree is a tree that was not read");
     }
 
     #[test]
     fn a_failed_count_is_unknown() {
         let failed =
-            look("h100-sxm").with(|look| read(&mut look.now.gpus).count = Reading::Failed("999".to_owned()));
+            case("h100-sxm").with(|case| read(&mut case.now.gpus).count = Reading::Failed("999".to_owned()));
         assert_eq!(failed.of("gpu-count"), [Severity::Unknown]);
     }
 
     #[test]
     fn an_unreadable_gpu_list_of_the_job_is_internal_and_all_gpus_are_judged() {
         let unreadable = |node: &str| {
-            look(node).with(|look| {
-                look.job.as_mut().unwrap().allocation = Allocation::Unreadable("gpu:?".to_owned());
+            case(node).with(|case| {
+                case.job.as_mut().unwrap().allocation = Allocation::Unreadable("gpu:?".to_owned());
             })
         };
         assert_eq!(unreadable("h100-sxm").fitness(), railgate_model::Fitness::Fit);
-        assert!(unreadable("h100-sxm:gpu-lost@3").says().starts_with("unfit"));
+        assert!(unreadable("h100-sxm:gpu-lost@3").summary().starts_with("unfit"));
         assert!(unreadable("h100-sxm:gpu-process-leftover@3").of("gpu-processes").is_empty());
     }
 }

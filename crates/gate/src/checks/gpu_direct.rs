@@ -62,15 +62,15 @@ fn release(kernel: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn an_old_kernel_without_nvidia_peermem_warns() {
-        assert_eq!(look("h100-sxm").says(), "fit");
-        assert_eq!(look("h100-sxm:module-missing").says(), "fit", "dma-buf");
-        let says = look("h100-sxm:gpu-direct-missing").says();
+        assert_eq!(case("h100-sxm").summary(), "fit");
+        assert_eq!(case("h100-sxm:module-missing").summary(), "fit", "dma-buf");
+        let says = case("h100-sxm:gpu-direct-missing").summary();
         assert!(says.starts_with("degraded: warn gpu-direct: no nvidia_peermem"), "{says}");
-        assert_eq!(look("rtx4090:gpu-direct-missing").says(), "fit", "no fabric");
+        assert_eq!(case("rtx4090:gpu-direct-missing").summary(), "fit", "no fabric");
     }
 
     #[test]

@@ -191,33 +191,36 @@ fn corrected(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>)
 mod tests {
     use railgate_model::{Phase, Reading, RecoveryAction, Severity};
 
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
-    fn errors(look: Look, now: u64) -> Look {
-        look.gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(now))
+    fn errors(case: Case, now: u64) -> Case {
+        case.gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(now))
     }
 
-    fn before(look: Look, then: u64) -> Look {
-        look.after_the_job().with(|look| {
-            let before = read(&mut look.before.as_mut().unwrap().gpus);
+    fn before(case: Case, then: u64) -> Case {
+        case.after_the_job().with(|case| {
+            let before = read(&mut case.before.as_mut().unwrap().gpus);
             before.gpus[1].ecc.volatile_uncorrected = Reading::Known(then);
         })
     }
 
     #[test]
     fn before_a_job_the_total_counts_and_after_it_the_growth() {
-        assert_eq!(errors(look("h100-sxm"), 4).of("gpu-ecc"), [Severity::Fail]);
-        assert_eq!(errors(look("h100-sxm").phase(Phase::Periodic), 4).of("gpu-ecc"), [Severity::Fail]);
-        assert_eq!(errors(before(look("h100-sxm"), 4), 4).says(), "fit");
-        let rose = errors(before(look("h100-sxm"), 4), 6);
-        assert_eq!(rose.says(), "unfit: fail gpu-ecc@1: 2 uncorrected ECC errors during the job; reset GPU");
+        assert_eq!(errors(case("h100-sxm"), 4).of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(errors(case("h100-sxm").phase(Phase::Periodic), 4).of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(errors(before(case("h100-sxm"), 4), 4).summary(), "fit");
+        let rose = errors(before(case("h100-sxm"), 4), 6);
+        assert_eq!(
+            rose.summary(),
+            "unfit: fail gpu-ecc@1: 2 uncorrected ECC errors during the job; reset GPU"
+        );
     }
 
     #[test]
     fn a_counter_that_went_backwards_is_unknown() {
-        let look = errors(before(look("h100-sxm"), 4), 1);
+        let case = errors(before(case("h100-sxm"), 4), 1);
         assert_eq!(
-            look.says(),
+            case.summary(),
             "degraded: unknown gpu-ecc@1: ECC counter went backwards during the job; none"
         );
     }
@@ -225,13 +228,13 @@ mod tests {
     #[test]
     fn a_baseline_of_another_boot_is_ignored() {
         let rebooted =
-            errors(before(look("h100-sxm"), 4), 1).with(|look| look.now.boot_id = "another".to_owned());
+            errors(before(case("h100-sxm"), 4), 1).with(|case| case.now.boot_id = "another".to_owned());
         assert_eq!(rebooted.of("gpu-ecc"), [Severity::Fail], "the count itself, since this boot");
     }
 
     #[test]
     fn the_site_sets_the_threshold() {
-        let tolerant = |toml| errors(look("h100-sxm").settings(toml), 4).of("gpu-ecc");
+        let tolerant = |toml| errors(case("h100-sxm").settings(toml), 4).of("gpu-ecc");
         assert!(tolerant("[checks.gpu-ecc]\nmax_uncorrected = 4").is_empty());
         assert_eq!(tolerant("[checks.gpu-ecc]\nmax_uncorrected = 3"), [Severity::Fail]);
     }
@@ -239,20 +242,20 @@ mod tests {
     #[test]
     fn missing_ecc_warns_only_if_the_profile_has_ecc() {
         let without = |id: &str| {
-            look(id).gpu(1, |gpu| {
+            case(id).gpu(1, |gpu| {
                 gpu.ecc_enabled = Reading::Unsupported;
                 gpu.ecc.volatile_uncorrected = Reading::Unsupported;
             })
         };
         assert!(without("generic").of("gpu-ecc").is_empty());
         assert_eq!(without("h100-sxm").of("gpu-ecc"), [Severity::Warn]);
-        let off = look("h100-sxm").gpu(1, |gpu| gpu.ecc_enabled = Reading::Known(false));
-        assert_eq!(off.says(), "degraded: warn gpu-ecc@1: ECC is off; nvidia-smi -e 1");
+        let off = case("h100-sxm").gpu(1, |gpu| gpu.ecc_enabled = Reading::Known(false));
+        assert_eq!(off.summary(), "degraded: warn gpu-ecc@1: ECC is off; nvidia-smi -e 1");
     }
 
     #[test]
     fn contained_errors_leave_the_node_fit() {
-        let one = || look("h100-sxm:gpu-ecc-contained@3");
+        let one = || case("h100-sxm:gpu-ecc-contained@3");
         assert_eq!(
             one().findings(),
             [
@@ -264,19 +267,19 @@ mod tests {
         assert_eq!(one().xid(3, 95, "pid=1, Uncontained").of("gpu-ecc"), [Severity::Fail]);
         assert_eq!(one().settings("[checks.gpu-ecc]\ncontained = \"fail\"").of("gpu-ecc"), [Severity::Fail]);
         // An Xid of another GPU does not explain the error.
-        assert_eq!(look("h100-sxm:gpu-ecc-uncorrected@3").xid(4, 94, "x").of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(case("h100-sxm:gpu-ecc-uncorrected@3").xid(4, 94, "x").of("gpu-ecc"), [Severity::Fail]);
     }
 
     #[test]
     fn contained_errors_stay_contained_after_their_records_left_the_log() {
-        let later = |look: &Look, count| {
-            let mut memory = look.memory.after(&look.now, false);
-            memory.settle(&look.now, &look.judge());
-            let mut next = errors_of(crate::testing::look("h100-sxm"), count);
+        let later = |case: &Case, count| {
+            let mut memory = case.memory.after(&case.now, false);
+            memory.settle(&case.now, &case.judge());
+            let mut next = errors_of(crate::testing::case("h100-sxm"), count);
             next.memory = memory;
             next
         };
-        let first = look("h100-sxm:gpu-ecc-contained@3");
+        let first = case("h100-sxm:gpu-ecc-contained@3");
         let second = later(&first, 1);
         assert_eq!(second.of("gpu-ecc"), [Severity::Warn], "no line tells of it any more");
         assert_eq!(later(&second, 1).of("gpu-ecc"), [Severity::Warn]);
@@ -284,72 +287,75 @@ mod tests {
         assert_eq!(later(&first, 2).xid(3, 94, "pid=2, Contained").of("gpu-ecc"), [Severity::Warn]);
         let driver_reloaded = later(&later(&first, 0), 1);
         assert_eq!(driver_reloaded.of("gpu-ecc"), [Severity::Fail]);
-        let booted = later(&first, 1).with(|look| look.now.boot_id = "another".to_owned());
+        let booted = later(&first, 1).with(|case| case.now.boot_id = "another".to_owned());
         assert_eq!(booted.of("gpu-ecc"), [Severity::Fail]);
         // An error that was never contained is not counted as contained.
-        assert_eq!(later(&look("h100-sxm:gpu-ecc-uncorrected@3"), 4).of("gpu-ecc"), [Severity::Fail]);
+        assert_eq!(later(&case("h100-sxm:gpu-ecc-uncorrected@3"), 4).of("gpu-ecc"), [Severity::Fail]);
         let after = later(&first, 1).after_the_job();
         assert_eq!(after.of("gpu-ecc"), [Severity::Warn]);
     }
 
     #[test]
     fn without_a_log_the_recovery_action_decides() {
-        let unheard = || errors_of(look("h100-sxm:kmsg-unreadable"), 1);
+        let unheard = || errors_of(case("h100-sxm:kmsg-unreadable"), 1);
         assert_eq!(unheard().of("gpu-ecc"), [Severity::Warn]);
         let asks = unheard().gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
         assert_eq!(asks.of("gpu-ecc"), [Severity::Fail]);
         let old = unheard().gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported);
         assert_eq!(old.of("gpu-ecc"), [Severity::Fail]);
         let overrun =
-            errors_of(look("h100-sxm"), 1).with(|look| read(&mut look.now.kernel_log).overrun = true);
+            errors_of(case("h100-sxm"), 1).with(|case| read(&mut case.now.kernel_log).overrun = true);
         assert_eq!(overrun.of("gpu-ecc"), [Severity::Warn]);
     }
 
     #[test]
     fn without_a_recovery_action_each_error_needs_its_own_record() {
         let old = |errors| {
-            errors_of(look("h100-sxm:gpu-ecc-contained@3"), errors)
+            errors_of(case("h100-sxm:gpu-ecc-contained@3"), errors)
                 .gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
         };
         assert_eq!(old(1).of("gpu-ecc"), [Severity::Warn]);
         assert_eq!(old(2).of("gpu-ecc"), [Severity::Fail]);
         assert_eq!(old(2).xid(3, 94, "pid=2, Contained").of("gpu-ecc"), [Severity::Warn]);
-        let asks = look("h100-sxm:gpu-ecc-contained@3")
+        let asks = case("h100-sxm:gpu-ecc-contained@3")
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
         assert_eq!(asks.of("gpu-ecc"), [Severity::Fail]);
     }
 
-    fn errors_of(look: Look, count: u64) -> Look {
-        look.gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(count))
+    fn errors_of(case: Case, count: u64) -> Case {
+        case.gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(count))
     }
 
     #[test]
     fn errors_over_the_lifetime_of_a_card() {
         assert_eq!(
-            look("h100-sxm:gpu-sram-threshold@3").says(),
+            case("h100-sxm:gpu-sram-threshold@3").summary(),
             "unfit: fail gpu-ecc@3: SRAM error threshold exceeded; RMA"
         );
         assert_eq!(
-            look("h100-sxm:gpu-ecc-aggregate@3").says(),
+            case("h100-sxm:gpu-ecc-aggregate@3").summary(),
             "degraded: warn gpu-ecc@3: 600 uncorrected ECC errors over its life; watch, then RMA"
         );
-        let pending = look("h100-sxm:gpu-ecc-mode-pending@3");
-        assert_eq!((pending.says(), pending.of("gpu-ecc")), ("fit".to_owned(), vec![Severity::Note]));
+        let pending = case("h100-sxm:gpu-ecc-mode-pending@3");
+        assert_eq!((pending.summary(), pending.of("gpu-ecc")), ("fit".to_owned(), vec![Severity::Note]));
     }
 
     #[test]
     fn corrected_errors_are_judged_by_rate_after_a_job() {
-        assert_eq!(look("h100-sxm:gpu-ecc-corrected@3").says(), "fit");
-        let after = look("h100-sxm:gpu-ecc-corrected@3").after_the_job();
-        assert_eq!(after.says(), "degraded: warn gpu-ecc@3: 60000000 corrected ECC errors in 1 min; watch");
-        assert_eq!(after.with(|look| look.now.taken += 6 * 3_600_000).says(), "fit");
+        assert_eq!(case("h100-sxm:gpu-ecc-corrected@3").summary(), "fit");
+        let after = case("h100-sxm:gpu-ecc-corrected@3").after_the_job();
+        assert_eq!(
+            after.summary(),
+            "degraded: warn gpu-ecc@3: 60000000 corrected ECC errors in 1 min; watch"
+        );
+        assert_eq!(after.with(|case| case.now.taken += 6 * 3_600_000).summary(), "fit");
     }
 
     #[test]
     fn errors_of_another_jobs_gpu_are_ignored_and_failed_readings_unknown() {
-        assert_eq!(errors(look("h100-sxm"), 4).holding(&[0, 2]).says(), "fit");
+        assert_eq!(errors(case("h100-sxm"), 4).holding(&[0, 2]).summary(), "fit");
         let failed =
-            look("h100-sxm").gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Failed("999".to_owned()));
+            case("h100-sxm").gpu(1, |gpu| gpu.ecc.volatile_uncorrected = Reading::Failed("999".to_owned()));
         assert_eq!(failed.of("gpu-ecc"), [Severity::Unknown]);
     }
 }

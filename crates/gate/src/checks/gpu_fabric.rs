@@ -127,7 +127,7 @@ fn place(fabric: &GpuFabric) -> String {
 mod tests {
     use railgate_model::{Gpu, GpuFabric, Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     fn fabric(gpu: &mut Gpu) -> &mut GpuFabric {
         match &mut gpu.details.fabric {
@@ -138,56 +138,56 @@ mod tests {
 
     #[test]
     fn an_unregistered_gpu_fails_at_the_second_check_run() {
-        let out = look("h100-sxm:gpu-fabric-not-started@3");
+        let out = case("h100-sxm:gpu-fabric-not-started@3");
         assert_eq!(out.of("gpu-fabric"), [Severity::Warn]);
         assert_eq!(
-            out.again().says(),
+            out.again().summary(),
             "unfit: fail gpu-fabric@3: NVLink fabric registration not started; check fabric manager"
         );
-        let failed = look("h100-sxm:gpu-fabric-failed@3").again();
+        let failed = case("h100-sxm:gpu-fabric-failed@3").again();
         assert!(
-            failed.says().starts_with("unfit: fail gpu-fabric@3: NVLink fabric registration failed (999)")
+            failed.summary().starts_with("unfit: fail gpu-fabric@3: NVLink fabric registration failed (999)")
         );
     }
 
     #[test]
     fn soon_after_boot_an_unregistered_gpu_is_a_note() {
-        let booted = look("h100-sxm:gpu-fabric-not-started@3").again().with(|look| {
-            let now = look.now.taken / 1000;
-            crate::testing::read(&mut look.now.host).boot_time = Reading::Known(now - 10);
+        let booted = case("h100-sxm:gpu-fabric-not-started@3").again().with(|case| {
+            let now = case.now.taken / 1000;
+            crate::testing::read(&mut case.now.host).boot_time = Reading::Known(now - 10);
         });
-        assert_eq!((booted.says(), booted.of("gpu-fabric")), ("fit".to_owned(), vec![Severity::Note]));
+        assert_eq!((booted.summary(), booted.of("gpu-fabric")), ("fit".to_owned(), vec![Severity::Note]));
     }
 
     #[test]
     fn without_a_profile_an_unregistered_gpu_warns() {
-        let unknown = look("h100-sxm:gpu-fabric-not-started@3").with(|look| look.profile = None).again();
+        let unknown = case("h100-sxm:gpu-fabric-not-started@3").with(|case| case.profile = None).again();
         assert_eq!(unknown.of("gpu-fabric"), [Severity::Warn]);
     }
 
     #[test]
     fn a_gpu_without_links_is_not_judged() {
-        let lent = look("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.nvlinks.clear());
+        let lent = case("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.nvlinks.clear());
         assert!(lent.of("gpu-fabric").is_empty());
-        let mig = look("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
+        let mig = case("h200-sxm:gpu-fabric-not-started@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
         assert!(mig.of("gpu-fabric").is_empty());
-        let unsupported = look("h200-sxm").gpu(3, |gpu| fabric(gpu).state = 0);
-        assert_eq!(unsupported.says(), "fit");
+        let unsupported = case("h200-sxm").gpu(3, |gpu| fabric(gpu).state = 0);
+        assert_eq!(unsupported.summary(), "fit");
     }
 
     #[test]
     fn the_health_mask_decides() {
-        let says = look("h100-sxm:gpu-fabric-unhealthy@3").says();
+        let says = case("h100-sxm:gpu-fabric-unhealthy@3").summary();
         assert_eq!(
             says,
             "degraded: warn gpu-fabric@3: NVLink fabric: degraded bandwidth; see fabric manager"
         );
-        let mask = |mask| look("h100-sxm").gpu(3, |gpu| fabric(gpu).health_mask = mask).says();
+        let mask = |mask| case("h100-sxm").gpu(3, |gpu| fabric(gpu).health_mask = mask).summary();
         assert!(mask(0x400).contains("no partition"));
         assert!(mask(0x20 | 0x10).starts_with("fit"), "both bits set is no answer");
         assert!(mask(0x10).contains("a route is unhealthy"));
         assert_eq!(mask(0x1aa), "fit", "every fact answered with no");
-        let other = look("h100-sxm:gpu-fabric-other-clique@3").says();
+        let other = case("h100-sxm:gpu-fabric-other-clique@3").summary();
         assert_eq!(other, "degraded: warn gpu-fabric@3: clique 7, GPU 0 is in 0; see fabric manager");
     }
 }

@@ -69,22 +69,22 @@ mod tests {
     use railgate_model::MemoryUse;
     use railgate_model::Reading;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_model_or_memory_size_that_differs_from_the_profile_warns() {
         assert_eq!(
-            look("h100-sxm:gpu-foreign@3").says(),
+            case("h100-sxm:gpu-foreign@3").summary(),
             "degraded: warn gpu-identity@3: NVIDIA T400 4GB is not in the profile; check profile, gres.conf"
         );
-        assert_eq!(look("generic:gpu-foreign@3").says(), "fit");
-        let short = look("h100-sxm:gpu-memory-short@3").says();
+        assert_eq!(case("generic:gpu-foreign@3").summary(), "fit");
+        let short = case("h100-sxm:gpu-memory-short@3").summary();
         assert!(short.starts_with("degraded: warn gpu-identity@3: 39 of 79 GiB of memory"), "{short}");
-        let ecc = look("rtx3090").gpu(3, |gpu| {
+        let ecc = case("rtx3090").gpu(3, |gpu| {
             gpu.memory = Reading::Known(MemoryUse { total_mib: 24_576 * 15 / 16, used_mib: 0 });
         });
-        assert_eq!(ecc.says(), "fit");
-        let absurd = look("h100-sxm").gpu(3, |gpu| {
+        assert_eq!(ecc.summary(), "fit");
+        let absurd = case("h100-sxm").gpu(3, |gpu| {
             gpu.memory = Reading::Known(MemoryUse { total_mib: u64::MAX / 5, used_mib: 0 });
         });
         assert_eq!(absurd.findings(), [] as [&str; 0]);

@@ -110,11 +110,11 @@ fn readings(gpu: &Gpu) -> Vec<(Counter, Kind, &Reading<u64>)> {
 mod tests {
     use railgate_model::{Reading, Severity};
 
-    use crate::testing::{look, read};
+    use crate::testing::{case, read};
 
     #[test]
     fn errors_during_the_job_count() {
-        let after = look("h100-sxm:gpu-nvlink-errors@3").after_the_job();
+        let after = case("h100-sxm:gpu-nvlink-errors@3").after_the_job();
         assert_eq!(
             after.findings(),
             [
@@ -122,34 +122,37 @@ mod tests {
                 "warn gpu-link-errors@3: link 7: 5000 replays in 1 min; watch"
             ]
         );
-        assert_eq!(look("h100-sxm:gpu-nvlink-errors@3").says(), "fit", "nobody knows since when");
-        let sums = look("a100-sxm:gpu-nvlink-errors@3").after_the_job();
+        assert_eq!(case("h100-sxm:gpu-nvlink-errors@3").summary(), "fit", "nobody knows since when");
+        let sums = case("a100-sxm:gpu-nvlink-errors@3").after_the_job();
         assert!(sums.findings()[0].contains("3 NVLink recoveries in 1 min"), "{:?}", sums.findings());
     }
 
     #[test]
     fn without_a_job_errors_of_the_last_hour_count() {
         let later =
-            look("h100-sxm:gpu-nvlink-errors@3").remembering().with(|look| look.now.taken += 1_200_000);
-        assert_eq!(later.says(), "degraded: warn gpu-link-errors@3: link 7: 3 recoveries in 20 min; watch");
-        assert_eq!(later.with(|look| look.now.boot_id = "another".to_owned()).says(), "fit");
+            case("h100-sxm:gpu-nvlink-errors@3").remembering().with(|case| case.now.taken += 1_200_000);
+        assert_eq!(
+            later.summary(),
+            "degraded: warn gpu-link-errors@3: link 7: 3 recoveries in 20 min; watch"
+        );
+        assert_eq!(later.with(|case| case.now.boot_id = "another".to_owned()).summary(), "fit");
     }
 
     #[test]
     fn errors_from_before_the_window_do_not_count() {
-        let old = look("h100-sxm:gpu-nvlink-errors@3").after_the_job().with(|look| {
-            look.before = Some(look.now.clone());
+        let old = case("h100-sxm:gpu-nvlink-errors@3").after_the_job().with(|case| {
+            case.before = Some(case.now.clone());
         });
-        assert_eq!(old.says(), "fit");
-        let reloaded = old.with(|look| {
-            read(&mut look.now.gpus).gpus[3].details.nvlink_errors.links[7].replays = Reading::Known(0);
+        assert_eq!(old.summary(), "fit");
+        let reloaded = old.with(|case| {
+            read(&mut case.now.gpus).gpus[3].details.nvlink_errors.links[7].replays = Reading::Known(0);
         });
-        assert_eq!(reloaded.says(), "fit");
+        assert_eq!(reloaded.summary(), "fit");
     }
 
     #[test]
     fn unreadable_counters_make_one_finding_per_gpu() {
-        let failed = look("h100-sxm").gpu(3, |gpu| {
+        let failed = case("h100-sxm").gpu(3, |gpu| {
             for link in &mut gpu.details.nvlink_errors.links {
                 link.replays = Reading::Failed("unknown error (999)".to_owned());
             }

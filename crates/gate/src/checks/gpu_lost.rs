@@ -37,7 +37,7 @@ Fix: reboot the node; power-cycle it if the GPU does not come back; replace a GP
 NVML only asks for a reset, `nvidia-smi -r -i N` on the idle GPU is enough.
 
 On a shared node, a lost GPU of another job is a warning. A GPU that cannot be opened for another reason while other GPUs
-answer is `unreadable` (default `\"fail\"`, on the second sighting within an hour). `unknown` are: no GPU can be opened; access
+answer is `unreadable` (default `\"fail\"`, on the second sighting within an hour). These are `unknown`: no GPU can be opened; access
 is denied (no permission, GPU in use, driver not loaded); the log names an address that no GPU of this node has while none
 is missing (a container sees the kernel log of the whole host).
 ";
@@ -191,34 +191,34 @@ fn event_row(found: Found, event: &XidEvent) -> Found {
 mod tests {
     use railgate_model::{Access, Fitness, Part, Reading, RecoveryAction, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn one_finding_if_nvml_and_the_kernel_report_the_same_gpu() {
-        let look = look("h100-sxm:gpu-lost@3");
-        assert_eq!(look.says(), "unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot");
-        assert_eq!(look.findings().len(), 1);
-        assert_eq!(look.judge().findings[0].evidence.len(), 2);
+        let case = case("h100-sxm:gpu-lost@3");
+        assert_eq!(case.summary(), "unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot");
+        assert_eq!(case.findings().len(), 1);
+        assert_eq!(case.judge().findings[0].evidence.len(), 2);
     }
 
     #[test]
     fn nvml_alone_fails_and_no_answer_from_nvml_confirms_the_driver() {
-        let silent_kernel = look("h100-sxm:gpu-lost@3,kmsg-unreadable");
-        assert!(silent_kernel.says().ends_with("gpu-lost@3: 0000:61:00.0 off bus; reboot"));
-        let no_nvml = look("h100-sxm:gpu-xid-79@3,nvml-silent").remembering();
-        assert!(no_nvml.says().starts_with("unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79"));
+        let silent_kernel = case("h100-sxm:gpu-lost@3,kmsg-unreadable");
+        assert!(silent_kernel.summary().ends_with("gpu-lost@3: 0000:61:00.0 off bus; reboot"));
+        let no_nvml = case("h100-sxm:gpu-xid-79@3,nvml-silent").remembering();
+        assert!(no_nvml.summary().starts_with("unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79"));
     }
 
     #[test]
     fn an_xid_79_alone_does_not_drain() {
-        let answers = look("h100-sxm:gpu-xid-79@3");
+        let answers = case("h100-sxm:gpu-xid-79@3");
         let says = "degraded: warn gpu-lost@3: 0000:61:00.0 fell off bus, Xid 79, answers again; reboot";
-        assert_eq!(answers.says(), says);
-        assert_eq!(answers.again().says(), says);
+        assert_eq!(answers.summary(), says);
+        assert_eq!(answers.again().summary(), says);
         // The library is missing, so NVML was not queried.
         let unasked = || {
-            look("h100-sxm:gpu-xid-79@3").remembering().with(|look| {
-                look.now.gpus = Part::Failed { why: "libnvidia-ml.so.1: not found".to_owned(), took_ms: 1.0 };
+            case("h100-sxm:gpu-xid-79@3").remembering().with(|case| {
+                case.now.gpus = Part::Failed { why: "libnvidia-ml.so.1: not found".to_owned(), took_ms: 1.0 };
             })
         };
         assert_eq!(unasked().of("gpu-lost"), [Severity::Warn]);
@@ -229,44 +229,47 @@ mod tests {
 
     #[test]
     fn the_fix_is_a_reset_only_if_the_driver_offers_one() {
-        let offered = look("h100-sxm:gpu-lost@3")
+        let offered = case("h100-sxm:gpu-lost@3")
             .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
-        assert!(offered.says().ends_with("; reset GPU"));
+        assert!(offered.summary().ends_with("; reset GPU"));
     }
 
     #[test]
     fn one_address_without_a_gpu_matches_one_gpu_without_an_address() {
         let placeless =
-            look("h100-sxm:gpu-lost@3").gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
+            case("h100-sxm:gpu-lost@3").gpu(3, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
         assert_eq!(placeless.findings(), ["fail gpu-lost@3: GPU 3 off bus, Xid 79; reboot"]);
     }
 
     #[test]
     fn a_lost_gpu_of_another_job_warns() {
-        let other = look("h100-sxm:gpu-lost@3").holding(&[0, 1]);
-        assert_eq!(other.says(), "degraded: warn gpu-lost@3: 0000:61:00.0 off bus (not this job's); reboot");
-        let own = look("h100-sxm:gpu-lost@3").holding(&[2, 3]);
+        let other = case("h100-sxm:gpu-lost@3").holding(&[0, 1]);
+        assert_eq!(
+            other.summary(),
+            "degraded: warn gpu-lost@3: 0000:61:00.0 off bus (not this job's); reboot"
+        );
+        let own = case("h100-sxm:gpu-lost@3").holding(&[2, 3]);
         assert_eq!(own.fitness(), Fitness::Unfit);
     }
 
     #[test]
     fn an_xid_79_of_another_jobs_gpu_is_ignored() {
-        assert_eq!(look("h100-sxm:gpu-xid-79@3").holding(&[0, 1]).says(), "fit");
+        assert_eq!(case("h100-sxm:gpu-xid-79@3").holding(&[0, 1]).summary(), "fit");
     }
 
     #[test]
     fn one_unreadable_gpu_is_a_gpu_fault_and_all_unreadable_a_driver_fault() {
-        assert_eq!(look("h100-sxm:gpu-unreadable@3").of("gpu-lost"), [Severity::Warn], "may be a reset");
-        assert_eq!(look("h100-sxm:gpu-unreadable@3").again().of("gpu-lost"), [Severity::Fail]);
-        let all = look("h100-sxm").with(|look| {
-            let Part::Read { data, .. } = &mut look.now.gpus else { panic!() };
+        assert_eq!(case("h100-sxm:gpu-unreadable@3").of("gpu-lost"), [Severity::Warn], "may be a reset");
+        assert_eq!(case("h100-sxm:gpu-unreadable@3").again().of("gpu-lost"), [Severity::Fail]);
+        let all = case("h100-sxm").with(|case| {
+            let Part::Read { data, .. } = &mut case.now.gpus else { panic!() };
             for gpu in &mut data.gpus {
                 gpu.access = Access::Failed("no permission (4)".to_owned());
             }
         });
         assert_eq!(all.of("gpu-lost"), [Severity::Unknown; 8]);
         assert_eq!(all.fitness(), Fitness::Degraded);
-        let tolerant = look("h100-sxm:gpu-unreadable@3").settings("[checks.gpu-lost]\nunreadable = \"warn\"");
+        let tolerant = case("h100-sxm:gpu-unreadable@3").settings("[checks.gpu-lost]\nunreadable = \"warn\"");
         assert_eq!(tolerant.fitness(), Fitness::Degraded);
     }
 
@@ -274,7 +277,7 @@ mod tests {
     fn a_gpu_to_which_access_is_blocked_does_not_fail() {
         for why in ["no permission (4)", "in use (19)", "blocked by the operating system (17)"] {
             let why = format!("nvmlDeviceGetHandleByIndex_v2: {why}");
-            let withheld = look("h100-sxm").gpu(3, |gpu| gpu.access = Access::Failed(why.clone())).again();
+            let withheld = case("h100-sxm").gpu(3, |gpu| gpu.access = Access::Failed(why.clone())).again();
             assert_eq!(withheld.of("gpu-lost"), [Severity::Unknown], "{why}");
             assert_eq!(withheld.fitness(), Fitness::Degraded);
         }
@@ -283,21 +286,21 @@ mod tests {
     #[test]
     fn in_a_container_a_lost_gpu_of_the_host_is_unknown() {
         let others = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
-        let lent = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().gpus.count = None);
+        let lent = case("h100-sxm").with(|case| case.profile.as_mut().unwrap().gpus.count = None);
         assert_eq!(lent.kernel(others).of("gpu-lost"), [Severity::Unknown], "none of its GPUs is missing");
-        let all_there = look("h100-sxm").kernel(others);
+        let all_there = case("h100-sxm").kernel(others);
         assert_eq!(all_there.of("gpu-lost"), [Severity::Unknown]);
-        let one_missing = look("h100-sxm:gpu-missing@3").kernel(others);
+        let one_missing = case("h100-sxm:gpu-missing@3").kernel(others);
         assert_eq!(one_missing.of("gpu-lost"), [Severity::Fail]);
     }
 
     #[test]
     fn an_unknown_address_on_a_shared_node_does_not_fail() {
         let line = "NVRM: Xid (PCI:0000:aa:00): 79, pid=1, GPU has fallen off the bus.";
-        let shared = look("h100-sxm").holding(&[0]).kernel(line);
-        assert_eq!(shared.says(), "fit", "every GPU of the job has an address, and this is none of them");
+        let shared = case("h100-sxm").holding(&[0]).kernel(line);
+        assert_eq!(shared.summary(), "fit", "every GPU of the job has an address, and this is none of them");
         let unread = shared.gpu(0, |gpu| gpu.pci = Reading::Failed("gone".to_owned()));
         assert_eq!(unread.of("gpu-lost"), [Severity::Unknown]);
-        assert_eq!(look("h100-sxm").kernel(line).of("gpu-lost"), [Severity::Unknown]);
+        assert_eq!(case("h100-sxm").kernel(line).of("gpu-lost"), [Severity::Unknown]);
     }
 }

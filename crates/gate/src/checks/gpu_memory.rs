@@ -62,26 +62,26 @@ fn alone(gpu: &Gpu) -> bool {
 mod tests {
     use railgate_model::{Phase, Reading};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn used_memory_without_a_process_warns_before_a_job() {
-        let held = look("h100-sxm:gpu-memory-held@3");
+        let held = case("h100-sxm:gpu-memory-held@3");
         assert_eq!(
-            held.says(),
+            held.summary(),
             "degraded: warn gpu-memory@3: 30720 MiB in use, no process visible; reset GPU"
         );
-        assert_eq!(look("h100-sxm:gpu-memory-held@3").phase(Phase::Periodic).says(), "fit");
-        assert_eq!(look("h100-sxm:gpu-memory-held@3").holding(&[1]).says(), "fit");
+        assert_eq!(case("h100-sxm:gpu-memory-held@3").phase(Phase::Periodic).summary(), "fit");
+        assert_eq!(case("h100-sxm:gpu-memory-held@3").holding(&[1]).summary(), "fit");
     }
 
     #[test]
     fn without_a_process_list_used_memory_is_not_judged() {
-        let blind = look("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
+        let blind = case("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
         assert!(blind.of("gpu-memory").is_empty());
-        let leftover = look("h100-sxm:gpu-process-leftover@3");
+        let leftover = case("h100-sxm:gpu-process-leftover@3");
         assert!(leftover.of("gpu-memory").is_empty(), "gpu-processes says whose it is");
-        let mig = look("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
+        let mig = case("h100-sxm:gpu-memory-held@3").gpu(3, |gpu| gpu.mig = Reading::Known(true));
         assert!(mig.of("gpu-memory").is_empty());
     }
 }

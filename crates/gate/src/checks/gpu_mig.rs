@@ -72,38 +72,38 @@ fn given(scene: &Scene<'_>, gpu: &Gpu) -> Option<bool> {
 mod tests {
     use railgate_model::{Allocation, GpuId};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_mig_mode_that_differs_from_the_profile_warns() {
-        assert_eq!(look("h100-sxm:gpu-mig-on@3").says(), "fit", "the built-in profiles leave it open");
+        assert_eq!(case("h100-sxm:gpu-mig-on@3").summary(), "fit", "the built-in profiles leave it open");
         let want = |mig| {
-            look("h100-sxm:gpu-mig-on@3").with(|look| look.profile.as_mut().unwrap().gpus.mig = Some(mig))
+            case("h100-sxm:gpu-mig-on@3").with(|case| case.profile.as_mut().unwrap().gpus.mig = Some(mig))
         };
         assert_eq!(
-            want(false).says(),
+            want(false).summary(),
             "degraded: warn gpu-mig@3: MIG is on, the profile has it off; set MIG mode, gres.conf"
         );
-        let of_card_3 = want(true).with(|look| {
-            let uuid = look.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();
+        let of_card_3 = want(true).with(|case| {
+            let uuid = case.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();
             let slice = GpuId::Uuid(format!("MIG-{uuid}/1/0"));
-            look.job.as_mut().unwrap().allocation = Allocation::Gpus(vec![slice]);
+            case.job.as_mut().unwrap().allocation = Allocation::Gpus(vec![slice]);
         });
-        assert_eq!(of_card_3.says(), "fit");
+        assert_eq!(of_card_3.summary(), "fit");
     }
 
     #[test]
     fn a_mig_mode_that_differs_from_the_allocation_warns() {
         let given = |node: &str, slice: &str| {
-            look(node).with(|look| {
-                let uuid = look.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();
+            case(node).with(|case| {
+                let uuid = case.now.gpus.data().unwrap().gpus[3].uuid.known().unwrap().clone();
                 let id = GpuId::Uuid(slice.replace("GPU", &uuid));
-                look.job.as_mut().unwrap().allocation = Allocation::Gpus(vec![id]);
+                case.job.as_mut().unwrap().allocation = Allocation::Gpus(vec![id]);
             })
         };
-        assert!(given("h100-sxm:gpu-mig-on@3", "GPU").says().contains("MIG is on, Slurm has it off"));
-        assert!(given("h100-sxm", "MIG-GPU/1/0").says().contains("MIG is off, Slurm has it on"));
-        assert_eq!(given("h100-sxm", "GPU").says(), "fit");
-        assert_eq!(given("h100-sxm:gpu-mig-on@3", "MIG-GPU/1/0").says(), "fit");
+        assert!(given("h100-sxm:gpu-mig-on@3", "GPU").summary().contains("MIG is on, Slurm has it off"));
+        assert!(given("h100-sxm", "MIG-GPU/1/0").summary().contains("MIG is off, Slurm has it on"));
+        assert_eq!(given("h100-sxm", "GPU").summary(), "fit");
+        assert_eq!(given("h100-sxm:gpu-mig-on@3", "MIG-GPU/1/0").summary(), "fit");
     }
 }

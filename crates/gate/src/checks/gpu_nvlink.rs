@@ -128,7 +128,7 @@ fn list(links: &[u32]) -> String {
 mod tests {
     use railgate_model::{Gpu, Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     fn set(gpu: &mut Gpu, links: std::ops::Range<usize>, up: Reading<bool>) {
         for link in &mut gpu.nvlinks[links] {
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn a_single_link_that_is_down_fails() {
-        let down = look("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Known(false)));
-        assert_eq!(down.says(), "unfit: fail gpu-nvlink@3: 16 of 18 NVLinks up, down: 4,5; reset GPUs");
-        assert_eq!(down.holding(&[0, 1]).says(), "fit");
+        let down = case("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Known(false)));
+        assert_eq!(down.summary(), "unfit: fail gpu-nvlink@3: 16 of 18 NVLinks up, down: 4,5; reset GPUs");
+        assert_eq!(down.holding(&[0, 1]).summary(), "fit");
     }
 
     #[test]
     fn unreadable_links_are_unknown_unless_too_few_can_be_up() {
-        let unread = || look("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Failed("999".to_owned())));
+        let unread = || case("h100-sxm").gpu(3, |gpu| set(gpu, 4..6, Reading::Failed("999".to_owned())));
         assert_eq!(unread().of("gpu-nvlink"), [Severity::Unknown]);
         let down = unread().gpu(3, |gpu| set(gpu, 0..1, Reading::Known(false)));
         assert_eq!(down.of("gpu-nvlink"), [Severity::Fail]);
@@ -153,24 +153,26 @@ mod tests {
 
     #[test]
     fn unsupported_links_count_only_if_the_profile_expects_links() {
-        let single = |id: &str| look(id).gpu(3, |gpu| gpu.nvlinks.clear());
-        assert_eq!(single("l40s").says(), "fit");
-        assert_eq!(single("generic").says(), "fit");
-        assert!(single("h200-sxm").says().starts_with("degraded: warn gpu-nvlink@3: NVLink not supported"));
-        let all = look("h200-sxm").gpu(3, |gpu| set(gpu, 0..18, Reading::Unsupported));
+        let single = |id: &str| case(id).gpu(3, |gpu| gpu.nvlinks.clear());
+        assert_eq!(single("l40s").summary(), "fit");
+        assert_eq!(single("generic").summary(), "fit");
+        assert!(
+            single("h200-sxm").summary().starts_with("degraded: warn gpu-nvlink@3: NVLink not supported")
+        );
+        let all = case("h200-sxm").gpu(3, |gpu| set(gpu, 0..18, Reading::Unsupported));
         assert_eq!(all.of("gpu-nvlink"), [Severity::Warn]);
     }
 
     #[test]
     fn a_passed_through_gpu_and_a_link_in_training_do_not_fail() {
-        let dead = |from: usize| look("h100-sxm").gpu(3, |gpu| set(gpu, from..18, Reading::Known(false)));
+        let dead = |from: usize| case("h100-sxm").gpu(3, |gpu| set(gpu, from..18, Reading::Known(false)));
         let lent = |from| dead(from).host(|host| host.virtualised = Reading::Known(true));
         assert_eq!(lent(0).of("gpu-nvlink"), [Severity::Warn]);
         assert_eq!(lent(4).of("gpu-nvlink"), [Severity::Fail], "some of its links are up");
         assert_eq!(dead(0).of("gpu-nvlink"), [Severity::Fail]);
-        let booted = dead(0).with(|look| {
-            let now = look.now.taken / 1000;
-            crate::testing::read(&mut look.now.host).boot_time = Reading::Known(now - 60);
+        let booted = dead(0).with(|case| {
+            let now = case.now.taken / 1000;
+            crate::testing::read(&mut case.now.host).boot_time = Reading::Known(now - 60);
         });
         assert_eq!(booted.of("gpu-nvlink"), [Severity::Unknown]);
     }
@@ -178,20 +180,20 @@ mod tests {
     #[test]
     fn without_an_expected_count_a_link_that_went_down_during_the_job_counts() {
         let fell = |profile| {
-            look("h100-sxm")
+            case("h100-sxm")
                 .after_the_job()
                 .gpu(3, |gpu| set(gpu, 7..8, Reading::Known(false)))
-                .with(|look| look.profile = profile)
+                .with(|case| case.profile = profile)
         };
-        assert!(fell(None).says().starts_with("unfit: fail gpu-nvlink@3: NVLink 7 went down"));
+        assert!(fell(None).summary().starts_with("unfit: fail gpu-nvlink@3: NVLink 7 went down"));
     }
 
     #[test]
     fn with_mig_links_are_not_judged() {
-        let mig = look("h100-sxm").gpu(3, |gpu| {
+        let mig = case("h100-sxm").gpu(3, |gpu| {
             set(gpu, 0..18, Reading::Known(false));
             gpu.mig = Reading::Known(true);
         });
-        assert_eq!(mig.says(), "fit");
+        assert_eq!(mig.summary(), "fit");
     }
 }

@@ -138,22 +138,22 @@ fn replays(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 mod tests {
     use railgate_model::{Fitness, Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn missing_lanes_fail_at_the_second_check_run() {
-        let narrow = look("h100-sxm:gpu-pcie-narrow@3");
+        let narrow = case("h100-sxm:gpu-pcie-narrow@3");
         assert_eq!(
-            narrow.says(),
+            narrow.summary(),
             "degraded: warn gpu-pcie@3: PCIe x8 of x16, strike 1 of 2; reseat, then RMA"
         );
-        assert_eq!(narrow.again().says(), "unfit: fail gpu-pcie@3: PCIe x8 of x16; reseat, then RMA");
+        assert_eq!(narrow.again().summary(), "unfit: fail gpu-pcie@3: PCIe x8 of x16; reseat, then RMA");
     }
 
     #[test]
     fn an_idle_link_may_have_fewer_lanes_to_save_power() {
-        let bend = |look: crate::testing::Look, index: u32, lanes: u32, generation: u32| {
-            look.gpu(index, |gpu| {
+        let bend = |case: crate::testing::Case, index: u32, lanes: u32, generation: u32| {
+            case.gpu(index, |gpu| {
                 gpu.pcie_width = Reading::Known(lanes);
                 gpu.pcie_gen = Reading::Known(generation);
                 gpu.details.pcie_max_width = Reading::Known(16);
@@ -162,7 +162,7 @@ mod tests {
                 gpu.details.throttle_reasons_later = Reading::Known(1);
             })
         };
-        let all = |lanes: u32| (0..8).fold(look("a100-sxm"), |look, index| bend(look, index, lanes, 1));
+        let all = |lanes: u32| (0..8).fold(case("a100-sxm"), |case, index| bend(case, index, lanes, 1));
         assert_eq!(all(8).again().fitness(), Fitness::Degraded, "all of them sleep");
         assert_eq!(
             bend(all(16), 3, 8, 1).again().fitness(),
@@ -175,31 +175,31 @@ mod tests {
     #[test]
     fn a_narrow_slot_and_an_emulated_port_are_notes() {
         let slot =
-            look("rtx4090:gpu-pcie-narrow@3").gpu(3, |gpu| gpu.details.pcie_max_width = Reading::Known(8));
-        assert_eq!((slot.says(), slot.of("gpu-pcie")), ("fit".to_owned(), vec![Severity::Note]));
+            case("rtx4090:gpu-pcie-narrow@3").gpu(3, |gpu| gpu.details.pcie_max_width = Reading::Known(8));
+        assert_eq!((slot.summary(), slot.of("gpu-pcie")), ("fit".to_owned(), vec![Severity::Note]));
         let virtual_machine =
-            look("h200-sxm:gpu-pcie-narrow@3").host(|host| host.virtualised = Reading::Known(true));
-        assert_eq!(virtual_machine.says(), "fit");
+            case("h200-sxm:gpu-pcie-narrow@3").host(|host| host.virtualised = Reading::Known(true));
+        assert_eq!(virtual_machine.summary(), "fit");
     }
 
     #[test]
     fn a_lower_generation_warns_only_under_load() {
-        let slow = look("h100-sxm:gpu-pcie-slow@3");
-        assert_eq!(slow.says(), "degraded: warn gpu-pcie@3: PCIe gen 1 of 5 under load; reseat, then RMA");
-        assert_eq!(look("h100-sxm").gpu(3, |gpu| gpu.pcie_gen = Reading::Known(1)).says(), "fit");
+        let slow = case("h100-sxm:gpu-pcie-slow@3");
+        assert_eq!(slow.summary(), "degraded: warn gpu-pcie@3: PCIe gen 1 of 5 under load; reseat, then RMA");
+        assert_eq!(case("h100-sxm").gpu(3, |gpu| gpu.pcie_gen = Reading::Known(1)).summary(), "fit");
     }
 
     #[test]
     fn replays_count_only_within_a_window() {
-        assert_eq!(look("h100-sxm:gpu-pcie-replays@3").says(), "fit");
-        let after = look("h100-sxm:gpu-pcie-replays@3").after_the_job();
-        assert!(after.says().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 1 min"));
-        let week = after.with(|look| look.now.taken += 7 * 86_400_000);
-        assert_eq!(week.says(), "fit");
-        let later = look("h100-sxm:gpu-pcie-replays@3").remembering().with(|look| look.now.taken += 600_000);
-        assert!(later.says().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 10 min"));
+        assert_eq!(case("h100-sxm:gpu-pcie-replays@3").summary(), "fit");
+        let after = case("h100-sxm:gpu-pcie-replays@3").after_the_job();
+        assert!(after.summary().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 1 min"));
+        let week = after.with(|case| case.now.taken += 7 * 86_400_000);
+        assert_eq!(week.summary(), "fit");
+        let later = case("h100-sxm:gpu-pcie-replays@3").remembering().with(|case| case.now.taken += 600_000);
+        assert!(later.summary().starts_with("degraded: warn gpu-pcie@3: 100000 PCIe replays in 10 min"));
         assert_eq!(
-            later.with(|look| look.now.taken += 3_600_000).says(),
+            later.with(|case| case.now.taken += 3_600_000).summary(),
             "fit",
             "nobody looked within the hour"
         );

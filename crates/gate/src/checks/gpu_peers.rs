@@ -74,27 +74,27 @@ const SOURCE: &str = "nvmlDeviceGetP2PStatus";
 mod tests {
     use railgate_model::Reading;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn the_finding_names_the_gpu_in_most_pairs() {
-        let blocked = look("h100-sxm:gpu-peers-blocked@3");
+        let blocked = case("h100-sxm:gpu-peers-blocked@3");
         assert_eq!(
-            blocked.says(),
+            blocked.summary(),
             "degraded: warn gpu-peers@3: no peer access 0-3 and 6 more pairs; reset GPUs"
         );
-        assert_eq!(blocked.holding(&[0, 1]).says(), "fit");
+        assert_eq!(blocked.holding(&[0, 1]).summary(), "fit");
     }
 
     #[test]
     fn cards_without_nvlink_are_judged_only_if_peer_access_worked_before() {
-        assert_eq!(look("l40s:gpu-peers-blocked@3").says(), "fit");
-        let fell = look("l40s").after_the_job().with(|look| {
-            let before = crate::testing::read(&mut look.before.as_mut().unwrap().gpus);
+        assert_eq!(case("l40s:gpu-peers-blocked@3").summary(), "fit");
+        let fell = case("l40s").after_the_job().with(|case| {
+            let before = crate::testing::read(&mut case.before.as_mut().unwrap().gpus);
             before.gpus[0].details.peers[0].status = Reading::Known(0);
         });
-        assert_eq!(fell.says(), "degraded: warn gpu-peers@0: no peer access 0-1; reset GPUs");
-        let unknown = look("h100-sxm").gpu(0, |gpu| gpu.details.peers[0].status = Reading::Known(6));
-        assert_eq!(unknown.says(), "fit");
+        assert_eq!(fell.summary(), "degraded: warn gpu-peers@0: no peer access 0-1; reset GPUs");
+        let unknown = case("h100-sxm").gpu(0, |gpu| gpu.details.peers[0].status = Reading::Known(6));
+        assert_eq!(unknown.summary(), "fit");
     }
 }

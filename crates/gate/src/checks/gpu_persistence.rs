@@ -49,13 +49,13 @@ const SOURCE: &str = "nvmlDeviceGetPersistenceMode";
 mod tests {
     use railgate_model::Severity;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn persistence_mode_off_is_a_note_by_default() {
-        let off = look("h100-sxm:gpu-persistence-off@3");
-        assert_eq!((off.says(), off.of("gpu-persistence")), ("fit".to_owned(), vec![Severity::Note]));
+        let off = case("h100-sxm:gpu-persistence-off@3");
+        assert_eq!((off.summary(), off.of("gpu-persistence")), ("fit".to_owned(), vec![Severity::Note]));
         let strict = off.settings("[checks.gpu-persistence]\nseverity = \"warn\"");
-        assert!(strict.says().starts_with("degraded: warn gpu-persistence@3: persistence mode is off"));
+        assert!(strict.summary().starts_with("degraded: warn gpu-persistence@3: persistence mode is off"));
     }
 }

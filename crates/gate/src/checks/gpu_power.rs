@@ -55,17 +55,17 @@ const SOURCE: &str = "nvmlDeviceGetEnforcedPowerLimit";
 mod tests {
     use railgate_model::Reading;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_limit_below_the_profile_or_the_cards_default_warns() {
-        let low = look("h100-sxm:gpu-power-capped@3");
-        assert_eq!(low.says(), "degraded: warn gpu-power@3: power limit 350 W of 700; nvidia-smi -pl");
-        assert!(look("rtx4090:gpu-power-capped@3").says().contains("power limit 200 W of 400"));
-        let site = look("h100-sxm").with(|look| {
-            look.profile.as_mut().unwrap().gpus.power_limit_w = Some(500.0);
+        let low = case("h100-sxm:gpu-power-capped@3");
+        assert_eq!(low.summary(), "degraded: warn gpu-power@3: power limit 350 W of 700; nvidia-smi -pl");
+        assert!(case("rtx4090:gpu-power-capped@3").summary().contains("power limit 200 W of 400"));
+        let site = case("h100-sxm").with(|case| {
+            case.profile.as_mut().unwrap().gpus.power_limit_w = Some(500.0);
         });
-        assert_eq!(site.says(), "fit", "more than the site wants is no fault");
-        assert_eq!(look("h100-sxm").gpu(3, |gpu| gpu.power_limit_w = Reading::Known(690.0)).says(), "fit");
+        assert_eq!(site.summary(), "fit", "more than the site wants is no fault");
+        assert_eq!(case("h100-sxm").gpu(3, |gpu| gpu.power_limit_w = Reading::Known(690.0)).summary(), "fit");
     }
 }

@@ -111,9 +111,9 @@ fn is_called(pattern: &str, name: &str) -> bool {
 mod tests {
     use railgate_model::{Action, Fitness, GpuProcess, Phase, Reading, Severity};
 
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn process(look: Look, bend: impl FnOnce(&mut GpuProcess)) -> Look {
+    fn process(case: Case, bend: impl FnOnce(&mut GpuProcess)) -> Case {
         let mut process = GpuProcess {
             pid: 77,
             used_mib: Reading::Known(500),
@@ -123,18 +123,18 @@ mod tests {
             slurm_job: Reading::Known(None),
         };
         bend(&mut process);
-        look.gpu(3, |gpu| gpu.processes = Reading::Known(vec![process]))
+        case.gpu(3, |gpu| gpu.processes = Reading::Known(vec![process]))
     }
 
     fn severities(bend: impl FnOnce(&mut GpuProcess)) -> Vec<Severity> {
-        process(look("h100-sxm"), bend).of("gpu-processes")
+        process(case("h100-sxm"), bend).of("gpu-processes")
     }
 
     #[test]
     fn a_leftover_process_notifies_and_does_not_drain() {
-        let leftover = process(look("h100-sxm"), |_| {});
+        let leftover = process(case("h100-sxm"), |_| {});
         assert_eq!(
-            leftover.says(),
+            leftover.summary(),
             "degraded: fail gpu-processes@3: leftover process 77 (python3, 500 MiB); kill it"
         );
         assert_eq!(leftover.judge().action, Action::Notify);
@@ -148,20 +148,20 @@ mod tests {
         assert!(severities(|process| process.slurm_job = Reading::Known(Some(7))).is_empty());
         assert!(severities(|process| process.name = Reading::Known("nvidia-persiste".to_owned())).is_empty());
         assert!(severities(|process| process.name = Reading::Known("dcgm-exporter".to_owned())).is_empty());
-        assert!(process(look("h100-sxm"), |_| {}).phase(Phase::Periodic).of("gpu-processes").is_empty());
+        assert!(process(case("h100-sxm"), |_| {}).phase(Phase::Periodic).of("gpu-processes").is_empty());
     }
 
     #[test]
     fn a_process_on_another_jobs_gpu_is_ignored() {
-        assert_eq!(process(look("h100-sxm"), |_| {}).holding(&[0, 1, 2]).says(), "fit");
-        assert_eq!(process(look("h100-sxm"), |_| {}).holding(&[3]).of("gpu-processes"), [Severity::Fail]);
+        assert_eq!(process(case("h100-sxm"), |_| {}).holding(&[0, 1, 2]).summary(), "fit");
+        assert_eq!(process(case("h100-sxm"), |_| {}).holding(&[3]).of("gpu-processes"), [Severity::Fail]);
     }
 
     #[test]
     fn a_process_of_the_ended_job_is_a_leftover() {
-        let own = |look: Look| process(look, |process| process.slurm_job = Reading::Known(Some(48213)));
-        assert_eq!(own(look("h100-sxm").after_the_job()).of("gpu-processes"), [Severity::Warn]);
-        assert_eq!(own(look("h100-sxm")).of("gpu-processes"), [Severity::Fail]);
+        let own = |case: Case| process(case, |process| process.slurm_job = Reading::Known(Some(48213)));
+        assert_eq!(own(case("h100-sxm").after_the_job()).of("gpu-processes"), [Severity::Warn]);
+        assert_eq!(own(case("h100-sxm")).of("gpu-processes"), [Severity::Fail]);
     }
 
     #[test]
@@ -171,17 +171,17 @@ mod tests {
         assert_eq!(severities(|process| process.uid = Reading::Known(0)), [Severity::Warn]);
         let whose = Reading::Failed("permission denied".to_owned());
         assert_eq!(severities(|process| process.slurm_job = whose), [Severity::Unknown]);
-        let unread = look("h100-sxm").gpu(3, |gpu| gpu.processes = Reading::Failed("999".to_owned()));
+        let unread = case("h100-sxm").gpu(3, |gpu| gpu.processes = Reading::Failed("999".to_owned()));
         assert_eq!(unread.of("gpu-processes"), [Severity::Unknown]);
-        let unsupported = look("h100-sxm").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
-        assert_eq!(unsupported.says(), "fit");
+        let unsupported = case("h100-sxm").gpu(3, |gpu| gpu.processes = Reading::Unsupported);
+        assert_eq!(unsupported.summary(), "fit");
     }
 
     #[test]
     fn control_characters_in_a_process_name_are_replaced() {
-        let hostile = process(look("h100-sxm"), |process| {
+        let hostile = process(case("h100-sxm"), |process| {
             process.name = Reading::Known("\u{1b}[2J\nx".to_owned());
         });
-        assert!(hostile.says().contains("(?[2J?x, 500 MiB)"));
+        assert!(hostile.summary().contains("(?[2J?x, 500 MiB)"));
     }
 }

@@ -138,10 +138,10 @@ pub(super) fn asked(scene: &Scene<'_>, gpu: &Gpu) -> Option<RecoveryAction> {
 mod tests {
     use railgate_model::{Reading, RecoveryAction, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     fn asked(action: RecoveryAction) -> String {
-        look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Known(action)).says()
+        case("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Known(action)).summary()
     }
 
     #[test]
@@ -163,14 +163,14 @@ mod tests {
 
     #[test]
     fn without_field_230_the_kernel_log_gives_the_action() {
-        let old = |look: crate::testing::Look| look.gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
-        assert_eq!(old(look("h100-sxm")).says(), "fit");
-        let once = old(look("h100-sxm").xid(2, 154, RESET));
-        assert!(once.says().starts_with("degraded: warn gpu-recovery-action@2"), "one line of the log");
+        let old = |case: crate::testing::Case| case.gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+        assert_eq!(old(case("h100-sxm")).summary(), "fit");
+        let once = old(case("h100-sxm").xid(2, 154, RESET));
+        assert!(once.summary().starts_with("degraded: warn gpu-recovery-action@2"), "one line of the log");
         let twice = once.again().xid(2, 154, NONE).xid(2, 154, RESET);
-        assert!(twice.says().starts_with("unfit: fail gpu-recovery-action@2"));
-        assert_eq!(old(look("h100-sxm").xid(2, 154, RESET).xid(2, 154, NONE)).says(), "fit");
-        assert_eq!(look("h100-sxm").xid(2, 154, RESET).says(), "fit", "the field is the newer word");
+        assert!(twice.summary().starts_with("unfit: fail gpu-recovery-action@2"));
+        assert_eq!(old(case("h100-sxm").xid(2, 154, RESET).xid(2, 154, NONE)).summary(), "fit");
+        assert_eq!(case("h100-sxm").xid(2, 154, RESET).summary(), "fit", "the field is the newer word");
     }
 
     #[test]
@@ -179,39 +179,39 @@ mod tests {
             let line = format!(
                 "pid=1, name={name}, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
             );
-            let look = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
-            assert_eq!(look.xid(2, 154, &line).says(), "fit", "{name}");
+            let case = case("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+            assert_eq!(case.xid(2, 154, &line).summary(), "fit", "{name}");
         }
-        let other = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
-        let unstated = other.xid(2, 154, "pid=1, name=x (None) to 0x2 (Reboot)").says();
+        let other = case("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+        let unstated = other.xid(2, 154, "pid=1, name=x (None) to 0x2 (Reboot)").summary();
         assert!(unstated.starts_with("degraded: warn gpu-recovery-action@2: driver changed"), "{unstated}");
     }
 
     #[test]
     fn other_wordings_of_xid_154_are_parsed() {
-        let old = || look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
+        let old = || case("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Unsupported);
         for stated in [
             "GPU recovery action 0x2 (Node Reboot Required)",
             "GPU recovery action: 0x2 (OS Reboot)",
             "GPU recovery action changed to 0x2 (OS Reboot)",
         ] {
-            let says = old().xid(2, 154, &format!("pid=1, name=x, {stated}")).says();
+            let says = old().xid(2, 154, &format!("pid=1, name=x, {stated}")).summary();
             assert!(says.contains("driver asks: node reboot, strike 1 of 2"), "{stated}: {says}");
         }
         for unstated in ["GPU recovery action changed", "GPU Recovery Action", "recovery 0x2 (OS Reboot)"] {
-            let says = old().xid(2, 154, &format!("pid=1, name=x, {unstated}")).says();
+            let says = old().xid(2, 154, &format!("pid=1, name=x, {unstated}")).summary();
             let want =
                 "degraded: warn gpu-recovery-action@2: driver changed its recovery action; see nvidia-smi -q";
             assert_eq!(says, want, "{unstated}");
         }
         let later = old().xid(2, 154, "GPU recovery action changed").xid(2, 154, NONE);
-        assert_eq!(later.says(), "fit", "the newest record counts");
+        assert_eq!(later.summary(), "fit", "the newest record counts");
     }
 
     #[test]
     fn a_failed_read_is_unknown() {
-        let failed = look("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Failed("999".to_owned()));
+        let failed = case("h100-sxm").gpu(2, |gpu| gpu.recovery_action = Reading::Failed("999".to_owned()));
         assert_eq!(failed.of("gpu-recovery-action"), [Severity::Unknown]);
-        assert!(failed.says().starts_with("degraded"));
+        assert!(failed.summary().starts_with("degraded"));
     }
 }

@@ -85,38 +85,38 @@ const SOURCE: &str = "nvmlDeviceGetRemappedRows";
 mod tests {
     use railgate_model::{Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_failed_remap_needs_an_rma_and_a_pending_one_a_reset() {
         assert_eq!(
-            look("h100-sxm:gpu-remap-failed@3").says(),
+            case("h100-sxm:gpu-remap-failed@3").summary(),
             "unfit: fail gpu-remap@3: row remap failed; RMA"
         );
-        let pending = look("h100-sxm:gpu-remap-pending@3");
-        assert_eq!(pending.says(), "degraded: warn gpu-remap@3: row remap pending; reset GPU when idle");
-        assert!(pending.settings("[checks.gpu-remap]\npending = \"fail\"").says().starts_with("unfit"));
+        let pending = case("h100-sxm:gpu-remap-pending@3");
+        assert_eq!(pending.summary(), "degraded: warn gpu-remap@3: row remap pending; reset GPU when idle");
+        assert!(pending.settings("[checks.gpu-remap]\npending = \"fail\"").summary().starts_with("unfit"));
     }
 
     #[test]
     fn many_remapped_rows_warn() {
-        let many = look("h100-sxm:gpu-remap-many@3");
-        assert_eq!(many.says(), "degraded: warn gpu-remap@3: 512 rows remapped; watch, then RMA");
-        assert_eq!(many.settings("[checks.gpu-remap]\nmax_uncorrectable = 600").says(), "fit");
+        let many = case("h100-sxm:gpu-remap-many@3");
+        assert_eq!(many.summary(), "degraded: warn gpu-remap@3: 512 rows remapped; watch, then RMA");
+        assert_eq!(many.settings("[checks.gpu-remap]\nmax_uncorrectable = 600").summary(), "fit");
     }
 
     #[test]
     fn unsupported_row_remapping_is_fit() {
-        let without = |id: &str| look(id).gpu(3, |gpu| gpu.row_remap = Reading::Unsupported);
-        assert_eq!(without("rtx4090").says(), "fit");
+        let without = |id: &str| case(id).gpu(3, |gpu| gpu.row_remap = Reading::Unsupported);
+        assert_eq!(without("rtx4090").summary(), "fit");
         assert_eq!(without("h100-sxm").of("gpu-remap"), [Severity::Unknown]);
-        assert_eq!(without("h100-sxm").gpu(3, |gpu| gpu.mig = Reading::Known(true)).says(), "fit");
+        assert_eq!(without("h100-sxm").gpu(3, |gpu| gpu.mig = Reading::Known(true)).summary(), "fit");
     }
 
     #[test]
     fn a_remap_on_another_jobs_gpu_is_ignored_and_a_failed_reading_unknown() {
-        assert_eq!(look("h100-sxm:gpu-remap-failed@3").holding(&[0]).says(), "fit");
-        let failed = look("h100-sxm").gpu(3, |gpu| gpu.row_remap = Reading::Failed("999".to_owned()));
+        assert_eq!(case("h100-sxm:gpu-remap-failed@3").holding(&[0]).summary(), "fit");
+        let failed = case("h100-sxm").gpu(3, |gpu| gpu.row_remap = Reading::Failed("999".to_owned()));
         assert_eq!(failed.of("gpu-remap"), [Severity::Unknown]);
     }
 }

@@ -58,17 +58,17 @@ const SOURCE: &str = "NVML fields 29 to 31";
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn pending_pages_need_a_reset_and_a_full_table_an_rma() {
-        let pending = look("generic:gpu-pages-pending@3").says();
+        let pending = case("generic:gpu-pages-pending@3").summary();
         assert_eq!(
             pending,
             "degraded: warn gpu-retired-pages@3: retired pages wait for a reset; reset GPU when idle"
         );
-        let full = look("generic:gpu-pages-full@3");
-        assert_eq!(full.says(), "unfit: fail gpu-retired-pages@3: 62 retired pages; RMA");
-        assert_eq!(full.settings("[checks.gpu-retired-pages]\nmax_pages = 63").says(), "fit");
+        let full = case("generic:gpu-pages-full@3");
+        assert_eq!(full.summary(), "unfit: fail gpu-retired-pages@3: 62 retired pages; RMA");
+        assert_eq!(full.settings("[checks.gpu-retired-pages]\nmax_pages = 63").summary(), "fit");
     }
 }

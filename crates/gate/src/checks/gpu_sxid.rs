@@ -120,38 +120,38 @@ fn follows_a_lost_gpu(scene: &Scene<'_>, event: &SxidEvent) -> bool {
 mod tests {
     use railgate_model::{Fitness, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_fatal_error_fails() {
-        let agrees = |look: crate::testing::Look| {
-            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
+        let agrees = |case: crate::testing::Case| {
+            case.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
         };
-        let fatal = agrees(look("h100-sxm:nvswitch-fatal"));
-        assert_eq!(fatal.says(), "unfit: fail gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt); reboot");
+        let fatal = agrees(case("h100-sxm:nvswitch-fatal"));
+        assert_eq!(fatal.summary(), "unfit: fail gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt); reboot");
         assert_eq!(fatal.of("gpu-sxid").len(), 1, "the dump that follows is no event");
         let part = fatal.holding(&[0, 1]);
-        assert!(part.says().starts_with("degraded: warn gpu-sxid@0000:05:00.0"), "{}", part.says());
+        assert!(part.summary().starts_with("degraded: warn gpu-sxid@0000:05:00.0"), "{}", part.summary());
     }
 
     #[test]
     fn without_nvml_an_sxid_fails_at_the_second_record() {
-        let once = || look("h100-sxm:nvswitch-fatal");
+        let once = || case("h100-sxm:nvswitch-fatal");
         let says = "degraded: warn gpu-sxid@0000:05:00.0: SXid 22003 (Minion halt), strike 1 of 2; reboot";
-        assert_eq!(once().says(), says);
-        assert_eq!(once().again().again().says(), says, "one record is one sight");
+        assert_eq!(once().summary(), says);
+        assert_eq!(once().again().again().summary(), says, "one record is one sight");
         let line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22003, Fatal, Link 30 Minion Halt";
         assert_eq!(once().again().kernel(line).fitness(), Fitness::Unfit);
     }
 
     #[test]
     fn non_fatal_errors_warn_or_are_notes() {
-        let link = look("h100-sxm:nvswitch-link");
-        assert_eq!(link.says(), "degraded: warn gpu-sxid@0000:05:00.0: SXid 20034 (link fault); watch");
-        let soft = look("h100-sxm:nvswitch-nonfatal");
-        assert_eq!((soft.says(), soft.of("gpu-sxid")), ("fit".to_owned(), vec![Severity::Note]));
+        let link = case("h100-sxm:nvswitch-link");
+        assert_eq!(link.summary(), "degraded: warn gpu-sxid@0000:05:00.0: SXid 20034 (link fault); watch");
+        let soft = case("h100-sxm:nvswitch-nonfatal");
+        assert_eq!((soft.summary(), soft.of("gpu-sxid")), ("fit".to_owned(), vec![Severity::Note]));
         let strict = link.settings("[checks.gpu-sxid.codes]\n20034 = \"fail\"");
-        assert!(strict.says().contains("strike 1 of 2"), "{}", strict.says());
+        assert!(strict.summary().contains("strike 1 of 2"), "{}", strict.summary());
         let config: crate::GateConfig = toml::from_str("[checks.gpu-sxid.codes]\n020034 = \"note\"").unwrap();
         assert_eq!(config.problems().len(), 1);
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_line_without_a_severity_warns() {
         let switch = |what: &str| {
-            look("h100-sxm").kernel(&format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}"))
+            case("h100-sxm").kernel(&format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}"))
         };
         for (what, name) in [
             ("26006, SOE HALTED", "SXid 26006 (SOE halt)"),
@@ -172,7 +172,7 @@ mod tests {
             ("28003, OSFP Thermal Overt Activated", "SXid 28003 (cable cage too hot)"),
             ("31999, a code of a newer driver", "SXid 31999"),
         ] {
-            let says = switch(what).says();
+            let says = switch(what).summary();
             assert_eq!(says, format!("degraded: warn gpu-sxid@0000:05:00.0: {name}; watch"), "{what}");
             let again =
                 switch(what).again().kernel(&format!("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {what}"));
@@ -193,22 +193,22 @@ mod tests {
 
     #[test]
     fn an_error_of_the_whole_fabric_fails() {
-        let down = |look: crate::testing::Look| {
-            look.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
+        let down = |case: crate::testing::Case| {
+            case.gpu(2, |gpu| gpu.nvlinks[4].up = railgate_model::Reading::Known(false))
         };
         let line =
             "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10003, Fatal, unhandled interrupt in service(2310)";
-        let found = down(look("h100-sxm").kernel(line)).findings();
+        let found = down(case("h100-sxm").kernel(line)).findings();
         let want = "fail gpu-sxid@0000:05:00.0: SXid 10003 (unhandled interrupt); reset all GPUs";
         assert!(found.contains(&want.to_owned()), "{found:?}");
         let soft = line.replace("Fatal", "Non-fatal");
-        assert_eq!(look("h100-sxm").kernel(&soft).of("gpu-sxid"), [Severity::Note]);
+        assert_eq!(case("h100-sxm").kernel(&soft).of("gpu-sxid"), [Severity::Note]);
     }
 
     #[test]
     fn link_errors_of_a_lost_gpu_do_not_fail() {
-        let lost = look("h100-sxm:gpu-lost@3,nvswitch-link");
+        let lost = case("h100-sxm:gpu-lost@3,nvswitch-link");
         assert_eq!(lost.of("gpu-sxid"), [Severity::Note]);
-        assert!(lost.says().starts_with("unfit: fail gpu-lost@3"));
+        assert!(lost.summary().starts_with("unfit: fail gpu-lost@3"));
     }
 }

@@ -91,15 +91,15 @@ fn memory(gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 mod tests {
     use railgate_model::Reading;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn temperatures_beyond_the_cards_limits_warn() {
-        let hot = look("h100-sxm:gpu-hot@3");
-        assert_eq!(hot.says(), "degraded: warn gpu-temperature@3: 89 C, -2 C to its limit; check cooling");
-        let memory = look("h100-sxm:gpu-memory-hot@3");
+        let hot = case("h100-sxm:gpu-hot@3");
+        assert_eq!(hot.summary(), "degraded: warn gpu-temperature@3: 89 C, -2 C to its limit; check cooling");
+        let memory = case("h100-sxm:gpu-memory-hot@3");
         assert_eq!(
-            memory.says(),
+            memory.summary(),
             "degraded: warn gpu-temperature@3: memory 99 C, its limit is 95; check cooling"
         );
     }
@@ -107,15 +107,15 @@ mod tests {
     #[test]
     fn without_a_margin_the_slowdown_threshold_is_used_if_present() {
         let card = |degrees, limit| {
-            look("generic").gpu(3, |gpu| {
+            case("generic").gpu(3, |gpu| {
                 gpu.details.margin_c = Reading::Unsupported;
                 gpu.details.slowdown_c = limit;
                 gpu.temperature_c = Reading::Known(degrees);
             })
         };
-        assert_eq!(card(91, Reading::Known(91)).says(), "fit");
-        assert!(card(92, Reading::Known(91)).says().contains("92 C, -1 C to its limit"));
-        assert_eq!(card(120, Reading::Unsupported).says(), "fit");
-        assert_eq!(card(40, Reading::Known(0)).says(), "fit");
+        assert_eq!(card(91, Reading::Known(91)).summary(), "fit");
+        assert!(card(92, Reading::Known(91)).summary().contains("92 C, -1 C to its limit"));
+        assert_eq!(card(120, Reading::Unsupported).summary(), "fit");
+        assert_eq!(card(40, Reading::Known(0)).summary(), "fit");
     }
 }

@@ -105,29 +105,29 @@ fn during(scene: &Scene<'_>, gpu: &Gpu, set: &Settings, out: &mut Report<'_>) {
 mod tests {
     use railgate_model::{Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_throttle_reason_counts_if_both_samples_have_it() {
-        let hot = look("h100-sxm:gpu-throttle-thermal@3");
-        assert_eq!(hot.says(), "degraded: warn gpu-throttle@3: thermal slowdown is on; check cooling");
-        let brake = look("h100-sxm:gpu-throttle-power-brake@3");
-        assert_eq!(brake.says(), "degraded: warn gpu-throttle@3: power brake is on; check power");
+        let hot = case("h100-sxm:gpu-throttle-thermal@3");
+        assert_eq!(hot.summary(), "degraded: warn gpu-throttle@3: thermal slowdown is on; check cooling");
+        let brake = case("h100-sxm:gpu-throttle-power-brake@3");
+        assert_eq!(brake.summary(), "degraded: warn gpu-throttle@3: power brake is on; check power");
         let moment = hot.gpu(3, |gpu| gpu.details.throttle_reasons_later = Reading::Known(1));
-        assert_eq!(moment.says(), "fit");
+        assert_eq!(moment.summary(), "fit");
         for harmless in [0, 1, 2, 4, 0x10, 0x20, 0x100] {
-            let look = look("h100-sxm").gpu(3, |gpu| {
+            let case = case("h100-sxm").gpu(3, |gpu| {
                 gpu.throttle_reasons = Reading::Known(harmless);
                 gpu.details.throttle_reasons_later = Reading::Known(harmless);
             });
-            assert_eq!(look.says(), "fit", "{harmless:#x}");
+            assert_eq!(case.summary(), "fit", "{harmless:#x}");
         }
     }
 
     #[test]
     fn with_severity_fail_it_fails_at_the_second_check_run() {
         let hot =
-            look("h100-sxm:gpu-throttle-thermal@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
+            case("h100-sxm:gpu-throttle-thermal@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
         assert_eq!(hot.of("gpu-throttle"), [Severity::Warn]);
         assert_eq!(hot.again().of("gpu-throttle"), [Severity::Fail]);
     }
@@ -135,15 +135,15 @@ mod tests {
     #[test]
     fn after_a_job_the_throttled_share_of_its_time_counts() {
         let after =
-            |ms: u64| look("h100-sxm:gpu-throttled@3").after_the_job().with(|look| look.now.taken += ms);
-        let says = after(3_600_000).says();
+            |ms: u64| case("h100-sxm:gpu-throttled@3").after_the_job().with(|case| case.now.taken += ms);
+        let says = after(3_600_000).summary();
         assert_eq!(says, "degraded: warn gpu-throttle@3: thermal slowdown 33 % of the job; check cooling");
-        assert_eq!(after(86_400_000).says(), "fit");
-        assert_eq!(look("h100-sxm:gpu-throttled@3").says(), "fit", "nobody knows when that was");
-        let strict = look("h100-sxm:gpu-throttled@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
-        let hour = strict.remembering().with(|look| look.now.taken += 3_600_000).again();
+        assert_eq!(after(86_400_000).summary(), "fit");
+        assert_eq!(case("h100-sxm:gpu-throttled@3").summary(), "fit", "nobody knows when that was");
+        let strict = case("h100-sxm:gpu-throttled@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
+        let hour = strict.remembering().with(|case| case.now.taken += 3_600_000).again();
         assert_eq!(hour.of("gpu-throttle"), [], "a minute more than an hour");
-        let hour = hour.with(|look| look.now.taken -= 60_000);
+        let hour = hour.with(|case| case.now.taken -= 60_000);
         assert_eq!(hour.of("gpu-throttle"), [Severity::Warn], "two looks see the same hour");
         let says = "warn gpu-throttle@3: thermal slowdown 33 % of the last 60 min; check cooling";
         assert_eq!(hour.findings(), [says]);

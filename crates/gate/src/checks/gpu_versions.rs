@@ -133,23 +133,26 @@ fn is_one_of(version: &str, wanted: &[String]) -> bool {
 mod tests {
     use railgate_model::{GpuProfile, Reading, Severity};
 
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
-    fn wants(node: &str, bend: impl FnOnce(&mut GpuProfile)) -> Look {
-        look(node).with(|look| bend(&mut look.profile.as_mut().unwrap().gpus))
+    fn wants(node: &str, bend: impl FnOnce(&mut GpuProfile)) -> Case {
+        case(node).with(|case| bend(&mut case.profile.as_mut().unwrap().gpus))
     }
 
     #[test]
     fn a_version_that_is_not_in_the_profile_warns() {
-        assert_eq!(look("h100-sxm:driver-other").says(), "fit", "no built-in profile wants a driver");
+        assert_eq!(case("h100-sxm:driver-other").summary(), "fit", "no built-in profile wants a driver");
         let other = wants("h100-sxm:driver-other", |gpus| gpus.driver = vec!["580.*".to_owned()]);
         assert_eq!(
-            other.says(),
+            other.summary(),
             "degraded: warn gpu-versions: driver 535.183.01, the profile has 580.*; install right driver"
         );
         let right =
             |text: &str| wants("h100-sxm", |gpus| gpus.driver = vec!["1".to_owned(), text.to_owned()]);
-        assert_eq!((right("580.*").says(), right("580.159.04").says()), ("fit".to_owned(), "fit".to_owned()));
+        assert_eq!(
+            (right("580.*").summary(), right("580.159.04").summary()),
+            ("fit".to_owned(), "fit".to_owned())
+        );
         assert_eq!(right("580.159").of("gpu-versions"), [Severity::Warn]);
         let vbios = wants("h100-sxm", |gpus| gpus.vbios = vec!["96.00.5E*".to_owned()]);
         assert_eq!(vbios.of("gpu-versions").len(), 8);
@@ -157,21 +160,21 @@ mod tests {
 
     #[test]
     fn differing_vbios_versions_are_a_note() {
-        let mixed = look("h100-sxm:gpu-vbios-other@3");
-        assert_eq!((mixed.says(), mixed.of("gpu-versions")), ("fit".to_owned(), vec![Severity::Note]));
+        let mixed = case("h100-sxm:gpu-vbios-other@3");
+        assert_eq!((mixed.summary(), mixed.of("gpu-versions")), ("fit".to_owned(), vec![Severity::Note]));
         assert!(mixed.findings()[0].contains("VBIOS 96.00.5E.00.01, GPU 0 has 96.00.A5.00.01"));
     }
 
     #[test]
     fn a_library_of_another_driver_version_warns() {
-        let half = look("h100-sxm:nvml-other");
+        let half = case("h100-sxm:nvml-other");
         assert_eq!(
-            half.says(),
+            half.summary(),
             "degraded: warn gpu-versions: NVML 13.580.95.05 with driver 580.159.04; reboot"
         );
-        let unread = look("h100-sxm").with(|look| {
-            read(&mut look.now.gpus).nvml = Reading::Failed("999".to_owned());
+        let unread = case("h100-sxm").with(|case| {
+            read(&mut case.now.gpus).nvml = Reading::Failed("999".to_owned());
         });
-        assert_eq!(unread.says(), "fit");
+        assert_eq!(unread.summary(), "fit");
     }
 }

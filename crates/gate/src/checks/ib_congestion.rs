@@ -44,21 +44,23 @@ Fix: check the fabric: PFC and ECN thresholds, a slow receiver, routing.
 mod tests {
     use railgate_model::Severity;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn congestion_during_a_job_is_a_note() {
         for fault in ["ib-discards", "roce-discards", "roce-out-of-buffer", "roce-ecn"] {
-            let job = look(&format!("h100-sxm:{fault}@2")).after_the_job();
+            let job = case(&format!("h100-sxm:{fault}@2")).after_the_job();
             assert_eq!(
-                (job.says().as_str(), job.of("ib-congestion")),
+                (job.summary().as_str(), job.of("ib-congestion")),
                 ("fit", vec![Severity::Note]),
                 "{fault}"
             );
         }
-        let warned = look("h100-sxm:ib-discards@2")
+        let warned = case("h100-sxm:ib-discards@2")
             .after_the_job()
             .settings("[checks.ib-congestion]\nwarn = { port_xmit_discards = 1000 }");
-        assert!(warned.says().starts_with("degraded: warn ib-congestion@mlx5_2: port_xmit_discards +70000"));
+        assert!(
+            warned.summary().starts_with("degraded: warn ib-congestion@mlx5_2: port_xmit_discards +70000")
+        );
     }
 }

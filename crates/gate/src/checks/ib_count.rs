@@ -79,52 +79,52 @@ sighting within an hour. Within `boot_grace` of `ib-port` after boot it is `unkn
 mod tests {
     use railgate_model::{Phase, Reading, Severity};
 
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
     #[test]
     fn a_missing_device_is_named_if_the_gate_state_has_it() {
         assert_eq!(
-            look("h100-sxm:ib-missing@2").says(),
+            case("h100-sxm:ib-missing@2").summary(),
             "unfit: fail ib-count: 7 of 8 RDMA ports; check HCA"
         );
         assert_eq!(
-            look("h100-sxm:ib-missing@2").remembering().says(),
+            case("h100-sxm:ib-missing@2").remembering().summary(),
             "unfit: fail ib-count@mlx5_2: 7 of 8 RDMA ports, mlx5_2 missing; check HCA"
         );
     }
 
     #[test]
     fn on_a_shared_node_a_missing_device_fails_if_it_was_nearest_to_a_gpu_of_the_job() {
-        let shared = |gpus: &[u32]| look("h100-sxm:ib-missing@2").remembering().holding(gpus);
+        let shared = |gpus: &[u32]| case("h100-sxm:ib-missing@2").remembering().holding(gpus);
         assert_eq!(shared(&[0, 1]).of("ib-count"), [Severity::Warn]);
         assert_eq!(shared(&[2]).of("ib-count"), [Severity::Fail]);
-        let forgotten = look("h100-sxm:ib-missing@2").holding(&[2]);
+        let forgotten = case("h100-sxm:ib-missing@2").holding(&[2]);
         assert_eq!(forgotten.of("ib-count"), [Severity::Warn]);
     }
 
     #[test]
     fn a_driver_reload_in_the_periodic_phase_does_not_fail_at_once() {
-        let none = |look: Look| look.with(|look| read(&mut look.now.fabric).hcas.clear());
-        let beside = |look: Look| look.phase(Phase::Periodic).with(|look| look.job = None);
-        assert_eq!(beside(none(look("h100-sxm"))).of("ib-count"), [Severity::Warn]);
-        assert_eq!(beside(none(look("h100-sxm"))).again().of("ib-count"), [Severity::Fail]);
-        assert_eq!(none(look("h100-sxm")).of("ib-count"), [Severity::Fail], "a job is about to start");
-        assert_eq!(beside(look("h100-sxm:ib-missing@2")).of("ib-count"), [Severity::Fail]);
+        let none = |case: Case| case.with(|case| read(&mut case.now.fabric).hcas.clear());
+        let beside = |case: Case| case.phase(Phase::Periodic).with(|case| case.job = None);
+        assert_eq!(beside(none(case("h100-sxm"))).of("ib-count"), [Severity::Warn]);
+        assert_eq!(beside(none(case("h100-sxm"))).again().of("ib-count"), [Severity::Fail]);
+        assert_eq!(none(case("h100-sxm")).of("ib-count"), [Severity::Fail], "a job is about to start");
+        assert_eq!(beside(case("h100-sxm:ib-missing@2")).of("ib-count"), [Severity::Fail]);
     }
 
     #[test]
     fn soon_after_boot_a_missing_device_does_not_fail() {
-        let young = look("h100-sxm:ib-missing@2").with(|look| {
-            let taken = look.now.taken / 1000;
-            read(&mut look.now.host).boot_time = Reading::Known(taken - 60);
+        let young = case("h100-sxm:ib-missing@2").with(|case| {
+            let taken = case.now.taken / 1000;
+            read(&mut case.now.host).boot_time = Reading::Known(taken - 60);
         });
         assert_eq!(young.of("ib-count"), [Severity::Unknown]);
     }
 
     #[test]
     fn renamed_devices_and_machines_without_an_expected_count_are_fit() {
-        assert_eq!(look("h100-sxm:ib-renamed").remembering().says(), "fit");
-        assert_eq!(look("generic").says(), "fit");
-        assert_eq!(look("h100-sxm:ib-missing@2").holding(&[]).says(), "fit");
+        assert_eq!(case("h100-sxm:ib-renamed").remembering().summary(), "fit");
+        assert_eq!(case("generic").summary(), "fit");
+        assert_eq!(case("h100-sxm:ib-missing@2").holding(&[]).summary(), "fit");
     }
 }

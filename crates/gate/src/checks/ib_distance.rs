@@ -58,22 +58,22 @@ for it.
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn distance_is_judged_only_if_the_profile_sets_a_limit() {
         let wired = |node: &str, distance: &str| {
-            look(node).with(|look| {
-                look.profile.as_mut().unwrap().fabric.distance = Some(distance.to_owned());
+            case(node).with(|case| {
+                case.profile.as_mut().unwrap().fabric.distance = Some(distance.to_owned());
             })
         };
-        assert_eq!(wired("h100-sxm", "switch").says(), "fit");
-        assert_eq!(look("h100-sxm:ib-far@2").of("ib-distance"), []);
+        assert_eq!(wired("h100-sxm", "switch").summary(), "fit");
+        assert_eq!(case("h100-sxm:ib-far@2").of("ib-distance"), []);
         assert_eq!(
-            wired("h100-sxm:ib-far@2", "switch").says(),
+            wired("h100-sxm:ib-far@2", "switch").summary(),
             "degraded: warn ib-distance@2: nearest HCA is numa, not switch; check slots"
         );
-        assert_eq!(wired("h100-sxm:ib-far@2", "numa").says(), "fit");
-        assert_eq!(wired("h100-sxm:ib-far@2", "switch").holding(&[0]).says(), "fit");
+        assert_eq!(wired("h100-sxm:ib-far@2", "numa").summary(), "fit");
+        assert_eq!(wired("h100-sxm:ib-far@2", "switch").holding(&[0]).summary(), "fit");
     }
 }

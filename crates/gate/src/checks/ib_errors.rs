@@ -66,64 +66,64 @@ mod tests {
     use railgate_model::{Fitness, Phase, Reading, Severity};
 
     use crate::Memory;
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
-    fn during_a_job(fault: &str) -> Look {
-        look(&format!("h100-sxm:{fault}")).after_the_job()
+    fn during_a_job(fault: &str) -> Case {
+        case(&format!("h100-sxm:{fault}")).after_the_job()
     }
 
     #[test]
     fn growth_above_the_rate_during_the_job_warns_and_then_fails() {
-        let bad = during_a_job("ib-symbol-errors@2").with(|look| look.now.taken += 3_600_000);
+        let bad = during_a_job("ib-symbol-errors@2").with(|case| case.now.taken += 3_600_000);
         assert_eq!(
-            bad.says(),
+            bad.summary(),
             "degraded: warn ib-errors@mlx5_2: symbol_error +50000 in 1 h 0 min, strike 1 of 2; clean or swap cable"
         );
         assert_eq!(bad.again().fitness(), Fitness::Unfit);
-        let few = during_a_job("ib-receive-errors@2").with(|look| look.now.taken += 30 * 3_600_000);
-        assert_eq!(few.says(), "fit", "400 in 30 h are 13 per hour");
+        let few = during_a_job("ib-receive-errors@2").with(|case| case.now.taken += 30 * 3_600_000);
+        assert_eq!(few.summary(), "fit", "400 in 30 h are 13 per hour");
         assert_eq!(during_a_job("ib-receive-errors@2").of("ib-errors"), [Severity::Warn]);
-        assert_eq!(during_a_job("ib-receive-errors@2").holding(&[0]).says(), "fit", "another job's");
+        assert_eq!(during_a_job("ib-receive-errors@2").holding(&[0]).summary(), "fit", "another job's");
     }
 
     #[test]
     fn errors_from_before_the_job_do_not_count() {
-        assert_eq!(look("h100-sxm:ib-symbol-errors@2").says(), "fit");
-        let before = look("h100-sxm:ib-symbol-errors@2").now;
-        let old = during_a_job("ib-symbol-errors@2").with(|look| look.before = Some(before));
-        assert_eq!(old.says(), "fit");
-        let boot = during_a_job("ib-symbol-errors@2").with(|look| look.now.boot_id = "another".to_owned());
+        assert_eq!(case("h100-sxm:ib-symbol-errors@2").summary(), "fit");
+        let before = case("h100-sxm:ib-symbol-errors@2").now;
+        let old = during_a_job("ib-symbol-errors@2").with(|case| case.before = Some(before));
+        assert_eq!(old.summary(), "fit");
+        let boot = during_a_job("ib-symbol-errors@2").with(|case| case.now.boot_id = "another".to_owned());
         assert_eq!(boot.of("ib-errors"), []);
     }
 
     #[test]
     fn without_a_job_growth_since_recent_check_runs_counts() {
-        let healthy = look("h100-sxm").now;
-        let later = look("h100-sxm:ib-symbol-errors@2").phase(Phase::Periodic).with(|look| {
-            look.job = None;
-            look.memory = Memory::default().after(&healthy, true);
-            look.now.taken += 300_000;
+        let healthy = case("h100-sxm").now;
+        let later = case("h100-sxm:ib-symbol-errors@2").phase(Phase::Periodic).with(|case| {
+            case.job = None;
+            case.memory = Memory::default().after(&healthy, true);
+            case.now.taken += 300_000;
         });
         assert_eq!(later.of("ib-errors"), [Severity::Warn]);
-        let much_later = later.with(|look| look.now.taken += 7_200_000);
+        let much_later = later.with(|case| case.now.taken += 7_200_000);
         assert_eq!(much_later.of("ib-errors"), [], "nobody looked within the window");
     }
 
     #[test]
     fn a_reset_or_unreadable_counter_is_unknown() {
-        let reset = during_a_job("ib-receive-errors@2").with(|look| {
-            let healthy = look.before.take().unwrap();
-            look.before = Some(std::mem::replace(&mut look.now, healthy));
+        let reset = during_a_job("ib-receive-errors@2").with(|case| {
+            let healthy = case.before.take().unwrap();
+            case.before = Some(std::mem::replace(&mut case.now, healthy));
         });
         assert_eq!(reset.of("ib-errors"), [Severity::Unknown]);
         let unreadable = during_a_job("ib-counters-unreadable@2");
         assert_eq!(unreadable.of("ib-errors"), [Severity::Unknown]);
-        let absent = look("h100-sxm").after_the_job().with(|look| {
-            read(&mut look.now.fabric).hcas[2].ports[0].counters.values_mut().for_each(|value| {
+        let absent = case("h100-sxm").after_the_job().with(|case| {
+            read(&mut case.now.fabric).hcas[2].ports[0].counters.values_mut().for_each(|value| {
                 *value = Reading::Unsupported;
             });
         });
-        assert_eq!(absent.says(), "fit");
+        assert_eq!(absent.summary(), "fit");
     }
 
     #[test]

@@ -54,23 +54,23 @@ fn most_run(hcas: &[&Hca], like: &Hca) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_version_that_differs_from_most_devices_warns() {
         assert_eq!(
-            look("h100-sxm:ib-firmware@2").says(),
+            case("h100-sxm:ib-firmware@2").summary(),
             "degraded: warn ib-firmware@mlx5_2: firmware 28.39.1002, not 28.43.2026; update firmware"
         );
         let half = "h100-sxm:ib-firmware@0,ib-firmware@1,ib-firmware@2,ib-firmware@3";
-        assert_eq!(look(half).says(), "fit", "nobody knows which half is right");
+        assert_eq!(case(half).summary(), "fit", "nobody knows which half is right");
     }
 
     #[test]
     fn a_version_that_is_not_in_the_profile_warns() {
         let listed = |firmware: &str| {
-            look("h100-sxm:ib-firmware@2")
-                .with(|look| look.profile.as_mut().unwrap().fabric.firmware = vec![firmware.to_owned()])
+            case("h100-sxm:ib-firmware@2")
+                .with(|case| case.profile.as_mut().unwrap().fabric.firmware = vec![firmware.to_owned()])
         };
         assert_eq!(listed("28.39.1002").findings().len(), 7);
         assert_eq!(listed("28.43.2026").findings().len(), 1);

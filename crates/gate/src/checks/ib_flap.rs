@@ -99,35 +99,35 @@ mod tests {
 
     use super::*;
     use crate::Memory;
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
     /// Check runs 15 minutes apart. Each entry gives the ports' `link_downed` counts since boot.
-    fn over_time(counts: &[&[(usize, u64)]]) -> Look {
-        let mut look = look("h100-sxm").phase(Phase::Periodic);
-        look.job = None;
-        look.memory = Memory::default().after(&look.now, true);
+    fn over_time(counts: &[&[(usize, u64)]]) -> Case {
+        let mut case = case("h100-sxm").phase(Phase::Periodic);
+        case.job = None;
+        case.memory = Memory::default().after(&case.now, true);
         for (nth, ports) in counts.iter().enumerate() {
-            look.now.taken += 900_000;
+            case.now.taken += 900_000;
             for (port, count) in *ports {
-                let port = &mut read(&mut look.now.fabric).hcas[*port].ports[0];
+                let port = &mut read(&mut case.now.fabric).hcas[*port].ports[0];
                 port.counters.insert("link_downed".to_owned(), Reading::Known(*count));
             }
             if nth + 1 < counts.len() {
-                look.memory = look.memory.after(&look.now, false);
+                case.memory = case.memory.after(&case.now, false);
             }
         }
-        look
+        case
     }
 
     #[test]
     fn the_third_flap_fails() {
-        assert_eq!(over_time(&[&[(2, 1)], &[(2, 9)]]).says(), "fit");
+        assert_eq!(over_time(&[&[(2, 1)], &[(2, 9)]]).summary(), "fit");
         let third = over_time(&[&[(2, 1)], &[(2, 9)], &[(2, 10)]]);
-        assert_eq!(third.says(), "unfit: fail ib-flap@mlx5_2: went down 3 times in 12h; swap cable");
+        assert_eq!(third.summary(), "unfit: fail ib-flap@mlx5_2: went down 3 times in 12h; swap cable");
         let wide = third.settings("[checks.ib-flap]\nflaps = 4");
-        assert_eq!(wide.says(), "fit");
+        assert_eq!(wide.summary(), "fit");
         let one_burst = over_time(&[&[(2, 40)], &[(2, 40)], &[(2, 40)]]);
-        assert_eq!(one_burst.says(), "fit", "one bad moment");
+        assert_eq!(one_burst.summary(), "fit", "one bad moment");
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
         later.now.taken += 3_600_000;
         assert_eq!(later.fitness(), Fitness::Unfit);
         later.now.taken += 13 * 3_600_000;
-        assert_eq!(later.says(), "fit");
+        assert_eq!(later.summary(), "fit");
     }
 
     #[test]
@@ -155,10 +155,10 @@ mod tests {
     #[test]
     fn one_flap_during_a_job_warns() {
         assert_eq!(
-            look("h100-sxm:ib-link-dropped@2").after_the_job().says(),
+            case("h100-sxm:ib-link-dropped@2").after_the_job().summary(),
             "degraded: warn ib-flap@mlx5_2: went down during the job (1 times); watch it"
         );
-        assert_eq!(look("h100-sxm:ib-link-dropped@2").says(), "fit");
+        assert_eq!(case("h100-sxm:ib-link-dropped@2").summary(), "fit");
     }
 
     #[test]

@@ -61,13 +61,13 @@ Fix: `ip link set DEV up`; check the service that configures the interfaces at b
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn interfaces_are_judged_only_if_the_profile_asks_for_them() {
-        let down = look("h100-sxm:ib-interface-down@2");
-        assert_eq!(down.says(), "fit");
-        let wanted = down.with(|look| look.profile.as_mut().unwrap().fabric.interfaces_up = Some(true));
-        assert_eq!(wanted.says(), "degraded: warn ib-interface@mlx5_2: ibp79s0 is down; set interface up");
+        let down = case("h100-sxm:ib-interface-down@2");
+        assert_eq!(down.summary(), "fit");
+        let wanted = down.with(|case| case.profile.as_mut().unwrap().fabric.interfaces_up = Some(true));
+        assert_eq!(wanted.summary(), "degraded: warn ib-interface@mlx5_2: ibp79s0 is down; set interface up");
     }
 }

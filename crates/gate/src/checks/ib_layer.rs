@@ -56,14 +56,14 @@ Fix: `mlxconfig -d DEVICE set LINK_TYPE_P1=1` (InfiniBand) or `=2` (Ethernet), t
 mod tests {
     use railgate_model::Severity;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_compute_port_with_another_link_layer_warns() {
-        let other = look("h100-sxm:ib-layer@2");
+        let other = case("h100-sxm:ib-layer@2");
         assert_eq!(other.of("ib-layer"), [Severity::Warn]);
         assert!(other.findings().iter().any(|line| line.contains("mlx5_2: is Ethernet, not infiniband")));
-        let storage = look("h100-sxm").with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear());
+        let storage = case("h100-sxm").with(|case| case.profile.as_mut().unwrap().fabric.exclude.clear());
         assert_eq!(storage.of("ib-layer"), [], "a storage card while the rails are all there");
     }
 }

@@ -48,26 +48,26 @@ Fix: check the subnet manager (`sminfo`), not the node.
 mod tests {
     use railgate_model::Severity;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn an_active_port_without_lid_or_subnet_manager_warns() {
         assert_eq!(
-            look("h100-sxm:ib-no-lid@2").says(),
+            case("h100-sxm:ib-no-lid@2").summary(),
             "degraded: warn ib-lid@mlx5_2: active without LID; check subnet manager"
         );
-        assert_eq!(look("h100-sxm:ib-no-sm@2").of("ib-lid"), [Severity::Warn]);
-        assert_eq!(look("h100-sxm:ib-port-init@2").of("ib-lid"), [], "ib-port says the rest");
+        assert_eq!(case("h100-sxm:ib-no-sm@2").of("ib-lid"), [Severity::Warn]);
+        assert_eq!(case("h100-sxm:ib-port-init@2").of("ib-lid"), [], "ib-port says the rest");
     }
 
     #[test]
     fn ethernet_ports_are_not_judged() {
-        let roce = look("h100-sxm").with(|look| {
-            let mut profile = look.profile.take().unwrap();
+        let roce = case("h100-sxm").with(|case| {
+            let mut profile = case.profile.take().unwrap();
             profile.fabric.link_layer = Some("ethernet".to_owned());
-            look.now = railgate_simulate::simulated(&profile, &[]);
-            look.profile = Some(profile);
+            case.now = railgate_simulate::simulated(&profile, &[]);
+            case.profile = Some(profile);
         });
-        assert_eq!(roce.says(), "fit");
+        assert_eq!(roce.summary(), "fit");
     }
 }

@@ -58,17 +58,20 @@ Fix: correct the subnet manager's partitions (`partitions.conf`, UFM).
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_port_outside_its_partition_warns() {
         assert_eq!(
-            look("h100-sxm:ib-pkey-missing@2").says(),
+            case("h100-sxm:ib-pkey-missing@2").summary(),
             "degraded: warn ib-pkey@mlx5_2: in no partition; check partitions"
         );
-        let limited = look("h100-sxm:ib-pkey-limited@2");
-        assert_eq!(limited.says(), "fit");
-        let wanted = limited.with(|look| look.profile.as_mut().unwrap().fabric.pkeys = vec![0xffff]);
-        assert_eq!(wanted.says(), "degraded: warn ib-pkey@mlx5_2: no partition key 0xffff; check partitions");
+        let limited = case("h100-sxm:ib-pkey-limited@2");
+        assert_eq!(limited.summary(), "fit");
+        let wanted = limited.with(|case| case.profile.as_mut().unwrap().fabric.pkeys = vec![0xffff]);
+        assert_eq!(
+            wanted.summary(),
+            "degraded: warn ib-pkey@mlx5_2: no partition key 0xffff; check partitions"
+        );
     }
 }

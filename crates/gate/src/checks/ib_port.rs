@@ -125,16 +125,16 @@ fn phys_text(phys: &PhysState) -> &str {
 mod tests {
     use railgate_model::{Fitness, LinkLayer, Phase, PhysState, PortState, Reading, Severity};
 
-    use crate::testing::{look, read};
+    use crate::testing::{case, read};
 
     #[test]
     fn a_port_that_is_physically_down_fails() {
         assert_eq!(
-            look("h100-sxm:ib-port-down@2").says(),
+            case("h100-sxm:ib-port-down@2").summary(),
             "unfit: fail ib-port@mlx5_2: down, disabled; enable port"
         );
         assert_eq!(
-            look("h100-sxm:ib-port-polling@2").says(),
+            case("h100-sxm:ib-port-polling@2").summary(),
             "unfit: fail ib-port@mlx5_2: down, Polling; check cable"
         );
     }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn in_the_periodic_phase_a_port_fails_at_the_second_check_run() {
         let beside =
-            || look("h100-sxm:ib-port-polling@2").phase(Phase::Periodic).with(|look| look.job = None);
+            || case("h100-sxm:ib-port-polling@2").phase(Phase::Periodic).with(|case| case.job = None);
         assert_eq!(beside().of("ib-port"), [Severity::Warn]);
         assert_eq!(beside().again().of("ib-port"), [Severity::Fail]);
         assert_eq!(beside().settings("strikes = 1").of("ib-port"), [Severity::Fail]);
@@ -150,21 +150,21 @@ mod tests {
 
     #[test]
     fn a_link_in_state_init_warns_as_a_fabric_problem() {
-        let init = look("h100-sxm:ib-port-init@2");
+        let init = case("h100-sxm:ib-port-init@2");
         assert_eq!(init.of("ib-port"), [Severity::Warn]);
         assert_eq!(init.fitness(), Fitness::Degraded);
     }
 
     #[test]
     fn on_a_shared_node_only_ports_near_the_jobs_gpus_count() {
-        assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[0, 1]).says(), "fit");
-        assert_eq!(look("h100-sxm:ib-port-down@2").holding(&[2]).fitness(), Fitness::Unfit);
-        let no_tree = look("h100-sxm:ib-port-down@2")
+        assert_eq!(case("h100-sxm:ib-port-down@2").holding(&[0, 1]).summary(), "fit");
+        assert_eq!(case("h100-sxm:ib-port-down@2").holding(&[2]).fitness(), Fitness::Unfit);
+        let no_tree = case("h100-sxm:ib-port-down@2")
             .holding(&[2])
-            .with(|look| look.now.pci = railgate_model::Part::Skipped);
+            .with(|case| case.now.pci = railgate_model::Part::Skipped);
         assert_eq!(no_tree.of("ib-port"), [Severity::Unknown]);
-        let wired = look("h100-sxm:ib-port-down@2").holding(&[5]).with(|look| {
-            look.profile.as_mut().unwrap().rails.wiring = vec![(5, "mlx5_2".to_owned())];
+        let wired = case("h100-sxm:ib-port-down@2").holding(&[5]).with(|case| {
+            case.profile.as_mut().unwrap().rails.wiring = vec![(5, "mlx5_2".to_owned())];
         });
         assert_eq!(wired.fitness(), Fitness::Unfit, "the profile's wiring goes before the tree");
     }
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn with_an_unreadable_pci_tree_the_owner_of_a_port_is_unknown() {
         let flat = |numa: Reading<u32>| {
-            look("h100-sxm:ib-port-down@2").holding(&[2]).pci(|pci| {
+            case("h100-sxm:ib-port-down@2").holding(&[2]).pci(|pci| {
                 for device in &mut pci.devices {
                     device.bridges.clear();
                     device.numa_node = numa.clone();
@@ -183,12 +183,12 @@ mod tests {
         assert_eq!(flat(Reading::Known(0)).of("ib-port"), [Severity::Fail], "all are equally near");
         assert_eq!(flat(Reading::Failed("gone".to_owned())).of("ib-port"), [Severity::Unknown]);
 
-        let at = |look: &crate::testing::Look| {
-            look.now.fabric.data().unwrap().hcas[2].pci.known().copied().unwrap()
+        let at = |case: &crate::testing::Case| {
+            case.now.fabric.data().unwrap().hcas[2].pci.known().copied().unwrap()
         };
-        let unread = look("h100-sxm:ib-port-down@2").holding(&[2]).with(|look| {
-            let hca = at(look);
-            let pci = read(&mut look.now.pci);
+        let unread = case("h100-sxm:ib-port-down@2").holding(&[2]).with(|case| {
+            let hca = at(case);
+            let pci = read(&mut case.now.pci);
             let device = pci.devices.iter_mut().find(|device| device.address == hca).unwrap();
             device.bridges.clear();
             device.numa_node = Reading::Failed("gone".to_owned());
@@ -199,9 +199,9 @@ mod tests {
     #[test]
     fn soon_after_boot_a_polling_port_does_not_fail() {
         let booted = |seconds: u64| {
-            look("h100-sxm:ib-port-polling@2").with(|look| {
-                let at = look.now.taken / 1000 - seconds;
-                read(&mut look.now.host).boot_time = Reading::Known(at);
+            case("h100-sxm:ib-port-polling@2").with(|case| {
+                let at = case.now.taken / 1000 - seconds;
+                read(&mut case.now.host).boot_time = Reading::Known(at);
             })
         };
         assert_eq!(booted(60).of("ib-port"), [Severity::Unknown]);
@@ -210,22 +210,22 @@ mod tests {
 
     #[test]
     fn spare_and_excluded_ports_may_be_down() {
-        let spare = look("h100-sxm:ib-port-polling@2")
-            .with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(7));
-        assert_eq!(spare.says(), "fit");
+        let spare = case("h100-sxm:ib-port-polling@2")
+            .with(|case| case.profile.as_mut().unwrap().fabric.hcas = Some(7));
+        assert_eq!(spare.summary(), "fit");
         let fell = spare.after_the_job();
         assert_eq!(fell.fitness(), Fitness::Unfit, "it was active before the job");
-        let excluded = look("h100-sxm:ib-port-polling@2").with(|look| {
-            let fabric = &mut look.profile.as_mut().unwrap().fabric;
+        let excluded = case("h100-sxm:ib-port-polling@2").with(|case| {
+            let fabric = &mut case.profile.as_mut().unwrap().fabric;
             fabric.hcas = Some(7);
             fabric.exclude = vec!["mlx5_2*".to_owned()];
         });
-        assert_eq!(excluded.after_the_job().says(), "fit");
+        assert_eq!(excluded.after_the_job().summary(), "fit");
     }
 
     /// A storage HCA that the profile does not exclude: InfiniBand, active at 200 Gb/s, below no GPU's switch.
-    fn with_storage(node: &str) -> crate::testing::Look {
-        look(node).with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear()).port(
+    fn with_storage(node: &str) -> crate::testing::Case {
+        case(node).with(|case| case.profile.as_mut().unwrap().fabric.exclude.clear()).port(
             "mlx5_bond_0",
             |port| {
                 port.link_layer = Reading::Known(LinkLayer::InfiniBand);
@@ -237,29 +237,29 @@ mod tests {
     #[test]
     fn an_active_storage_port_does_not_stand_in_for_a_rail() {
         // It was counted as the eighth active compute port, and the gate let the job start.
-        assert_eq!(with_storage("h100-sxm").says(), "fit");
+        assert_eq!(with_storage("h100-sxm").summary(), "fit");
         assert_eq!(with_storage("h100-sxm:ib-port-down@2").of("ib-port"), [Severity::Fail]);
     }
 
     #[test]
     fn a_storage_port_that_goes_down_is_no_lost_rail() {
         // It was active before the job, and the node was drained for it.
-        let down = |look: crate::testing::Look| {
-            look.with(|look| look.before = Some(look.now.clone()))
+        let down = |case: crate::testing::Case| {
+            case.with(|case| case.before = Some(case.now.clone()))
                 .port("mlx5_bond_0", |port| port.state = Reading::Known(PortState::Down))
                 .phase(Phase::Epilog)
         };
         assert_eq!(down(with_storage("h100-sxm")).of("ib-port"), []);
         // Where fewer ports than the profile expects would remain, any port may be the missing rail.
         let ninth =
-            with_storage("h100-sxm").with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(9));
+            with_storage("h100-sxm").with(|case| case.profile.as_mut().unwrap().fabric.hcas = Some(9));
         assert_eq!(down(ninth).of("ib-port"), [Severity::Fail]);
     }
 
     #[test]
     fn all_rails_down_are_no_storage() {
-        let down = (0..8).fold(with_storage("h100-sxm"), |look, hca| {
-            look.port(&format!("mlx5_{hca}"), |port| port.state = Reading::Known(PortState::Down))
+        let down = (0..8).fold(with_storage("h100-sxm"), |case, hca| {
+            case.port(&format!("mlx5_{hca}"), |port| port.state = Reading::Known(PortState::Down))
         });
         // The active storage port hid that all rails are down, which points at a switch.
         assert_eq!(down.findings()[0], "fail ib-port: all 8 compute ports down; check leaf switch");
@@ -268,17 +268,17 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_fabric_has_no_compute_ports() {
-        let none = look("h100-sxm:ib-port-polling@2")
+        let none = case("h100-sxm:ib-port-polling@2")
             .after_the_job()
-            .with(|look| look.profile.as_mut().unwrap().fabric.hcas = Some(0));
-        assert_eq!(none.says(), "fit");
+            .with(|case| case.profile.as_mut().unwrap().fabric.hcas = Some(0));
+        assert_eq!(none.summary(), "fit");
     }
 
     #[test]
     fn a_storage_card_beside_a_gpu_does_not_hide_its_rail() {
-        let shared = look("h100-sxm:ib-port-polling@0").holding(&[1]).with(|look| {
+        let shared = case("h100-sxm:ib-port-polling@0").holding(&[1]).with(|case| {
             // GPU 1 has a storage card under its switch, and shares the rails of its socket with the other GPUs.
-            let fabric = &mut look.profile.as_mut().unwrap().fabric;
+            let fabric = &mut case.profile.as_mut().unwrap().fabric;
             fabric.exclude.push("mlx5_1".to_owned());
             fabric.hcas = Some(7);
         });
@@ -288,24 +288,24 @@ mod tests {
     #[test]
     fn failed_readings_are_unknown_unless_the_port_is_active() {
         let port = |state, phys| {
-            look("h100-sxm").port("mlx5_2", |port| {
+            case("h100-sxm").port("mlx5_2", |port| {
                 port.state = state;
                 port.phys_state = phys;
             })
         };
         let failed = || Reading::<PhysState>::Failed("gone".to_owned());
         assert_eq!(port(Reading::Failed("gone".to_owned()), failed()).of("ib-port"), [Severity::Unknown]);
-        assert_eq!(port(Reading::Known(PortState::Active), failed()).says(), "fit");
+        assert_eq!(port(Reading::Known(PortState::Active), failed()).summary(), "fit");
         let down = port(Reading::Known(PortState::Down), failed());
-        assert!(down.says().starts_with("unfit: fail ib-port@mlx5_2: down; check cable"));
+        assert!(down.summary().starts_with("unfit: fail ib-port@mlx5_2: down; check cable"));
         let other = Reading::Known(PhysState::Other("LinkErrorRecovery".to_owned()));
         assert_eq!(port(Reading::Known(PortState::Active), other).of("ib-port"), [Severity::Warn]);
     }
 
     #[test]
     fn jobs_without_gpus_are_judged_only_with_fabric_for_all() {
-        let cpu = look("h100-sxm:ib-port-down@2").holding(&[]);
-        assert_eq!(cpu.says(), "fit");
+        let cpu = case("h100-sxm:ib-port-down@2").holding(&[]);
+        assert_eq!(cpu.summary(), "fit");
         assert_eq!(cpu.settings("fabric_for_all = true").fitness(), Fitness::Unfit);
     }
 }

@@ -68,65 +68,65 @@ Fix: reseat or replace the cable or transceiver; then take the port down and up 
 mod tests {
     use railgate_model::{LinkLayer, Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn a_rate_below_the_profile_fails() {
-        let slow = look("h100-sxm:ib-rate-low@2");
+        let slow = case("h100-sxm:ib-rate-low@2");
         assert_eq!(
-            slow.says(),
+            slow.summary(),
             "degraded: warn ib-rate@mlx5_2: 200 of 400 Gb/s, strike 1 of 2; reseat cable"
         );
         let slow = slow.again();
-        assert_eq!(slow.says(), "unfit: fail ib-rate@mlx5_2: 200 of 400 Gb/s; reseat cable");
-        assert_eq!(look("h100-sxm:ib-rate-low@2").holding(&[0]).says(), "fit");
-        assert!(slow.settings("[checks.ib-rate]\nbelow = \"warn\"").says().starts_with("degraded"));
+        assert_eq!(slow.summary(), "unfit: fail ib-rate@mlx5_2: 200 of 400 Gb/s; reseat cable");
+        assert_eq!(case("h100-sxm:ib-rate-low@2").holding(&[0]).summary(), "fit");
+        assert!(slow.settings("[checks.ib-rate]\nbelow = \"warn\"").summary().starts_with("degraded"));
     }
 
     #[test]
     fn without_a_number_of_hcas_rates_are_not_judged() {
         for hcas in [None, Some(0)] {
             let unknown =
-                look("h100-sxm:ib-rate-low@2").with(|look| look.profile.as_mut().unwrap().fabric.hcas = hcas);
-            assert_eq!(unknown.says(), "fit");
+                case("h100-sxm:ib-rate-low@2").with(|case| case.profile.as_mut().unwrap().fabric.hcas = hcas);
+            assert_eq!(unknown.summary(), "fit");
         }
     }
 
     #[test]
     fn the_rate_of_an_inactive_port_is_ignored() {
-        assert!(look("h100-sxm:ib-rate-low@2,ib-port-down@2").of("ib-rate").is_empty());
+        assert!(case("h100-sxm:ib-rate-low@2,ib-port-down@2").of("ib-rate").is_empty());
         let failed =
-            look("h100-sxm").port("mlx5_2", |port| port.rate_gbps = Reading::Failed("gone".to_owned()));
+            case("h100-sxm").port("mlx5_2", |port| port.rate_gbps = Reading::Failed("gone".to_owned()));
         assert_eq!(failed.of("ib-rate"), [Severity::Unknown]);
     }
     #[test]
     fn a_slow_storage_port_without_exclusion_is_ignored_while_all_rails_are_up() {
         let forgot = |faults: &str| {
-            look(&format!("h100-sxm{faults}"))
-                .with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear())
+            case(&format!("h100-sxm{faults}"))
+                .with(|case| case.profile.as_mut().unwrap().fabric.exclude.clear())
         };
-        assert_eq!(forgot("").says(), "fit");
+        assert_eq!(forgot("").summary(), "fit");
         assert!(forgot(":ib-rate-low@2").findings().iter().any(|line| line.contains("ib-rate@mlx5_2")));
     }
 
     #[test]
     fn a_rail_in_another_place_does_not_make_a_storage_port_slow() {
         for fault in ["ib-far@2", "ib-layer@2"] {
-            assert!(look(&format!("h800-sxm:{fault}")).of("ib-rate").is_empty(), "{fault}");
+            assert!(case(&format!("h800-sxm:{fault}")).of("ib-rate").is_empty(), "{fault}");
         }
     }
 
     #[test]
     fn only_the_slow_rail_is_named_beside_a_storage_port() {
         // Its 200 Gb/s made the storage port a second slow rail, and an on-call admin reseat its cable.
-        let slow = look("h100-sxm:ib-rate-low@2")
-            .with(|look| look.profile.as_mut().unwrap().fabric.exclude.clear())
+        let slow = case("h100-sxm:ib-rate-low@2")
+            .with(|case| case.profile.as_mut().unwrap().fabric.exclude.clear())
             .port("mlx5_bond_0", |port| {
                 port.link_layer = Reading::Known(LinkLayer::InfiniBand);
                 port.rate_gbps = Reading::Known(200.0);
             });
         assert_eq!(
-            slow.says(),
+            slow.summary(),
             "degraded: warn ib-rate@mlx5_2: 200 of 400 Gb/s, strike 1 of 2; reseat cable"
         );
     }

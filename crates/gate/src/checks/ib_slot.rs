@@ -48,24 +48,24 @@ moved.
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn names_are_compared_with_the_profile_only() {
-        assert_eq!(look("h100-sxm:ib-swapped@2").remembering().says(), "fit");
+        assert_eq!(case("h100-sxm:ib-swapped@2").remembering().summary(), "fit");
         let wired = |node: &str| {
-            let slots = look("h100-sxm").now.fabric.data().unwrap().hcas.clone();
-            look(node).with(|look| {
-                let profile = look.profile.as_mut().unwrap();
+            let slots = case("h100-sxm").now.fabric.data().unwrap().hcas.clone();
+            case(node).with(|case| {
+                let profile = case.profile.as_mut().unwrap();
                 profile.fabric.slots =
                     slots.iter().map(|hca| (hca.name.clone(), *hca.pci.known().unwrap())).collect();
             })
         };
-        assert_eq!(wired("h100-sxm").says(), "fit");
+        assert_eq!(wired("h100-sxm").summary(), "fit");
         assert_eq!(
-            wired("h100-sxm:ib-swapped@2").says(),
+            wired("h100-sxm:ib-swapped@2").summary(),
             "degraded: warn ib-slot@mlx5_2: at 0000:5e:00.0, not 0000:4f:00.0; check device names"
         );
-        assert_eq!(wired("h100-sxm:ib-swapped@2").holding(&[0]).says(), "fit");
+        assert_eq!(wired("h100-sxm:ib-swapped@2").holding(&[0]).summary(), "fit");
     }
 }

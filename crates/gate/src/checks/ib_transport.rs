@@ -44,16 +44,16 @@ names.
 mod tests {
     use railgate_model::Severity;
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn timeouts_warn_and_reordering_is_a_note() {
-        let job = |fault: &str| look(&format!("h100-sxm:{fault}@2")).after_the_job();
+        let job = |fault: &str| case(&format!("h100-sxm:{fault}@2")).after_the_job();
         assert_eq!(
-            job("ib-timeouts").says(),
+            job("ib-timeouts").summary(),
             "degraded: warn ib-transport@mlx5_2: local_ack_timeout_err +500 in 0 s; check fabric"
         );
         assert_eq!(job("ib-out-of-sequence").of("ib-transport"), [Severity::Note]);
-        assert_eq!(job("ib-out-of-sequence").says(), "fit");
+        assert_eq!(job("ib-out-of-sequence").summary(), "fit");
     }
 }

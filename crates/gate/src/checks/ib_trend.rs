@@ -100,32 +100,32 @@ mod tests {
     use railgate_model::{Phase, Severity};
 
     use crate::links::Sample;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
     use crate::{GateConfig, Memory};
 
     /// A periodic check run half an hour after one of the healthy node. Its ports have a history of `stretches`
     /// entries with `usual` bits per hour each.
-    fn later(fault: &str, usual: u64, stretches: usize) -> Look {
-        let healthy = look("h100-sxm").now;
+    fn later(fault: &str, usual: u64, stretches: usize) -> Case {
+        let healthy = case("h100-sxm").now;
         let counters = [("rx_corrected_bits_phy".to_owned(), usual)].into();
-        look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| {
-            look.job = None;
-            look.memory = Memory::default().after(&healthy, true);
-            for link in &mut look.memory.links {
+        case(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|case| {
+            case.job = None;
+            case.memory = Memory::default().after(&healthy, true);
+            for link in &mut case.memory.links {
                 link.rates = vec![Sample { time: 1, counters: Clone::clone(&counters) }; stretches];
             }
-            look.now.taken += 1_800_000;
+            case.now.taken += 1_800_000;
         })
     }
 
-    fn shadow(look: &Look) -> Vec<String> {
-        look.judge().shadow.iter().map(crate::testing::line).collect()
+    fn shadow(case: &Case) -> Vec<String> {
+        case.judge().shadow.iter().map(crate::testing::line).collect()
     }
 
     #[test]
     fn a_rate_far_above_the_ports_own_history_warns() {
         let rising = later("ib-corrected-rising", 40_000_000, 12);
-        assert_eq!(rising.says(), "fit");
+        assert_eq!(rising.summary(), "fit");
         let says = "rx_corrected_bits_phy 100 times its usual rate; clean or swap transceiver";
         assert_eq!(shadow(&rising), [format!("warn ib-trend@mlx5_2: {says}")]);
         for (usual, stretches) in [(400_000_000, 12), (40_000_000, 7)] {
@@ -139,8 +139,8 @@ mod tests {
         let drains = later("ib-corrected-rising", 40_000_000, 12)
             .settings("[checks.ib-trend]\naction = \"drain\"\n[periodic]\nwarn = \"report\"");
         assert_eq!(drains.of("ib-trend"), [Severity::Warn]);
-        assert!(drains.says().starts_with("degraded"));
-        let soon = drains.with(|look| look.now.taken -= 1_500_000);
+        assert!(drains.summary().starts_with("degraded"));
+        let soon = drains.with(|case| case.now.taken -= 1_500_000);
         assert_eq!(soon.of("ib-trend"), []);
     }
 

@@ -45,16 +45,16 @@ Fix: reseat or replace cable and transceiver; then change the switch's port.
 mod tests {
     use railgate_model::{Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn fewer_lanes_than_in_the_profile_warn() {
-        let lost = look("h100-sxm:ib-lane-lost@2")
-            .with(|look| look.profile.as_mut().unwrap().fabric.width = Some(4));
+        let lost = case("h100-sxm:ib-lane-lost@2")
+            .with(|case| case.profile.as_mut().unwrap().fabric.width = Some(4));
         assert_eq!(lost.of("ib-width"), [Severity::Warn]);
         assert!(lost.findings().iter().any(|line| line.contains("ib-width@mlx5_2: 1 of 4 lanes")));
         let silent = lost.port("mlx5_2", |port| port.rate_text = Reading::Unsupported);
         assert_eq!(silent.of("ib-width"), []);
-        assert_eq!(look("h100-sxm:ib-lane-lost@2").of("ib-width"), []);
+        assert_eq!(case("h100-sxm:ib-lane-lost@2").of("ib-width"), []);
     }
 }

@@ -67,26 +67,26 @@ Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_
 mod tests {
     use railgate_model::{Fitness, KernelMark, Severity};
 
-    use crate::testing::{look, read};
+    use crate::testing::{case, read};
 
     #[test]
     fn an_unreadable_log_is_unknown() {
-        let unread = look("h100-sxm:kmsg-unreadable");
+        let unread = case("h100-sxm:kmsg-unreadable");
         assert_eq!(unread.of("kernel-log"), [Severity::Unknown]);
         assert_eq!(unread.fitness(), Fitness::Degraded);
-        let told = look("h100-sxm:gpu-nvml-xid@3").after_the_job();
+        let told = case("h100-sxm:gpu-nvml-xid@3").after_the_job();
         assert!(told.findings()[0].starts_with("fail gpu-xid@3: Xid 48"), "{:?}", told.findings());
         assert!(told.findings().iter().any(|line| line.contains("only Xids that NVML reported are seen")));
         let required = unread.settings("[prolog]\nrequired = [\"kernel-log\"]");
-        assert!(required.says().starts_with("unknown: unknown kernel-log: /dev/kmsg"));
+        assert!(required.summary().starts_with("unknown: unknown kernel-log: /dev/kmsg"));
     }
 
     #[test]
     fn lost_records_are_a_note_and_a_mark_of_another_boot_is_internal() {
-        let overrun = look("h100-sxm").with(|look| read(&mut look.now.kernel_log).overrun = true);
+        let overrun = case("h100-sxm").with(|case| read(&mut case.now.kernel_log).overrun = true);
         assert_eq!(overrun.of("kernel-log"), [Severity::Note]);
-        let stale = look("h100-sxm").with(|look| {
-            read(&mut look.now.kernel_log).since = Some(KernelMark { boot_id: "another".to_owned(), seq: 7 });
+        let stale = case("h100-sxm").with(|case| {
+            read(&mut case.now.kernel_log).since = Some(KernelMark { boot_id: "another".to_owned(), seq: 7 });
         });
         assert_eq!(stale.of("kernel-log"), [Severity::Unknown]);
     }

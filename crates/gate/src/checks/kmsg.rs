@@ -135,10 +135,10 @@ fn device(scene: &Scene<'_>, part: KernelPart<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
     fn says(lines: &[&str]) -> Vec<String> {
-        lines.iter().fold(look("h100-sxm"), |look, line| look.kernel(line)).findings()
+        lines.iter().fold(case("h100-sxm"), |case, line| case.kernel(line)).findings()
     }
 
     #[test]
@@ -300,8 +300,8 @@ mod tests {
             "I/O error, dev dm-3, sector 12345 op 0x0:(READ) flags 0x0",
             "EXT4-fs error (device dm-3): ext4_lookup:1858: inode #2: comm ls: iget: checksum invalid",
         ] {
-            let look = look("h100-sxm").settings(&strict()).kernel(line).again().kernel(line);
-            assert_eq!(look.of("kmsg"), [Severity::Warn], "{line}");
+            let case = case("h100-sxm").settings(&strict()).kernel(line).again().kernel(line);
+            assert_eq!(case.of("kmsg"), [Severity::Warn], "{line}");
         }
     }
 
@@ -313,8 +313,8 @@ mod tests {
             "mlx5_core 0000:5e:00.0: print_health_info:447:(pid 0): synd 0x8: unrecoverable hardware error",
             "critical medium error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x0",
         ] {
-            let look = look("h100-sxm").settings(&strict()).kernel(line).again().kernel(line);
-            assert_eq!(look.of("kmsg"), [Severity::Fail], "{line}");
+            let case = case("h100-sxm").settings(&strict()).kernel(line).again().kernel(line);
+            assert_eq!(case.of("kmsg"), [Severity::Fail], "{line}");
         }
     }
 
@@ -380,11 +380,14 @@ mod tests {
     #[test]
     fn the_site_sets_the_severity_of_a_kind() {
         let fatal =
-            |look: Look| look.kernel("nvidia 0000:61:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)");
-        let strict = || fatal(look("h100-sxm")).settings("[checks.kmsg]\nlines = { pcie-fatal = \"fail\" }");
-        assert_eq!(strict().says(), "degraded: warn kmsg@gpu3: fatal PCIe error, strike 1 of 2; reseat card");
+            |case: Case| case.kernel("nvidia 0000:61:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)");
+        let strict = || fatal(case("h100-sxm")).settings("[checks.kmsg]\nlines = { pcie-fatal = \"fail\" }");
+        assert_eq!(
+            strict().summary(),
+            "degraded: warn kmsg@gpu3: fatal PCIe error, strike 1 of 2; reseat card"
+        );
         let twice = fatal(strict().again());
-        assert_eq!(twice.says(), "unfit: fail kmsg@gpu3: fatal PCIe error (2 times); reseat card");
+        assert_eq!(twice.summary(), "unfit: fail kmsg@gpu3: fatal PCIe error (2 times); reseat card");
         let config: crate::GateConfig = toml::from_str("[checks.kmsg]\nlines = { aer = \"fail\" }").unwrap();
         assert!(
             config.problems()[0].starts_with("gate.checks.kmsg.lines: no kind 'aer' (known: task-hung, ")

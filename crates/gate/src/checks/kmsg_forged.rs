@@ -62,13 +62,13 @@ fn forger(forged: &ForgedLine) -> String {
 mod tests {
     use railgate_model::{Fitness, ForgedLine};
 
-    use crate::testing::{Look, look, read};
+    use crate::testing::{Case, case, read};
 
-    fn forged(uid: Option<u32>) -> Look {
-        look("h100-sxm").with(|look| {
+    fn forged(uid: Option<u32>) -> Case {
+        case("h100-sxm").with(|case| {
             let text = "NVRM: GPU 1:0:0[77]: segfault at 0 in fallen off the bus[1+1]".to_owned();
-            let line = ForgedLine { seq: 9, time: look.now.taken, pid: Some(77), uid, text };
-            read(&mut look.now.kernel_log).forged.push(line);
+            let line = ForgedLine { seq: 9, time: case.now.taken, pid: Some(77), uid, text };
+            read(&mut case.now.kernel_log).forged.push(line);
         })
     }
 
@@ -76,11 +76,11 @@ mod tests {
     fn a_forged_record_names_the_process_and_does_not_drain() {
         let told = forged(Some(1002));
         assert_eq!(
-            told.says(),
+            told.summary(),
             "degraded: warn kmsg-forged: process 77 of uid 1002 imitated a driver in the kernel log; ask the user"
         );
         let untold = forged(None);
-        assert!(untold.says().contains("process 77, uid unknown, imitated"), "{}", untold.says());
+        assert!(untold.summary().contains("process 77, uid unknown, imitated"), "{}", untold.summary());
         let strict =
             forged(None).settings("[prolog]\nwarn = \"drain\"\n[checks.kmsg-forged]\naction = \"drain\"");
         assert_eq!(strict.fitness(), Fitness::Degraded);

@@ -57,17 +57,17 @@ mod tests {
     use railgate_model::Reading;
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(machine: &str, bytes: u64) -> Look {
-        look(machine).host(|host| host.system.memlock = Reading::Known(bytes))
+    fn with(machine: &str, bytes: u64) -> Case {
+        case(machine).host(|host| host.system.memlock = Reading::Known(bytes))
     }
 
     #[test]
     fn memlock_is_judged_only_on_machines_with_a_fabric() {
         assert_eq!(with("h100-sxm", 8 << 20).of("memlock"), [Severity::Note]);
         let strict = with("h100-sxm", 8 << 20).settings("[checks.memlock]\nseverity = \"warn\"");
-        assert_eq!(strict.says(), "degraded: warn memlock: jobs may lock 8 MiB; LimitMEMLOCK=infinity");
+        assert_eq!(strict.summary(), "degraded: warn memlock: jobs may lock 8 MiB; LimitMEMLOCK=infinity");
         assert!(with("h100-sxm", 1 << 30).of("memlock").is_empty());
         assert!(with("l40s", 8 << 20).of("memlock").is_empty());
     }

@@ -66,27 +66,27 @@ mod tests {
     use railgate_model::Reading;
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn of(gib: u32, dimms: u32) -> Look {
-        look("h100-sxm").with(|look| {
-            let host = &mut look.profile.as_mut().unwrap().host;
+    fn of(gib: u32, dimms: u32) -> Case {
+        case("h100-sxm").with(|case| {
+            let host = &mut case.profile.as_mut().unwrap().host;
             (host.memory_gib, host.dimms) = (Some(gib), Some(dimms));
         })
     }
 
     #[test]
     fn memory_reserved_by_the_kernel_is_not_missing() {
-        assert_eq!(of(2048, 16).says(), "fit", "2015 GiB is what 2048 look like");
+        assert_eq!(of(2048, 16).summary(), "fit", "2015 GiB is what 2048 look like");
         let short = of(2048, 16).host(|host| host.memory_mib = Reading::Known(1_932_768));
-        assert_eq!(short.says(), "degraded: warn memory: 1887 GiB of 2048 GiB; replace DIMM");
+        assert_eq!(short.summary(), "degraded: warn memory: 1887 GiB of 2048 GiB; replace DIMM");
     }
 
     #[test]
     fn a_wrong_number_of_dimms_warns() {
-        assert_eq!(of(2048, 32).says(), "degraded: warn memory@dimm: 16 of 32 modules; replace DIMM");
+        assert_eq!(of(2048, 32).summary(), "degraded: warn memory@dimm: 16 of 32 modules; replace DIMM");
         let uncounted = of(2048, 32).host(|host| host.system.memory = Reading::Unsupported);
-        assert_eq!(uncounted.says(), "fit", "no driver counts them");
+        assert_eq!(uncounted.summary(), "fit", "no driver counts them");
         let unread = of(2048, 16).host(|host| host.memory_mib = Reading::Failed("no MemTotal".to_owned()));
         assert_eq!(unread.of("memory"), [Severity::Unknown]);
     }

@@ -49,14 +49,17 @@ Fix: `modprobe NAME`, and `/etc/modules-load.d/` for the next boot; rebuild a mo
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn hyphens_and_underscores_in_names_are_equal() {
         let wanting =
-            |names: &str| look("h100-sxm").settings(&format!("[checks.module]\nrequired = {names}"));
-        assert_eq!(wanting("[\"nvidia-peermem\", \"ib_core\"]").says(), "fit");
-        assert_eq!(wanting("[\"lustre\"]").says(), "degraded: warn module@lustre: not loaded; modprobe it");
+            |names: &str| case("h100-sxm").settings(&format!("[checks.module]\nrequired = {names}"));
+        assert_eq!(wanting("[\"nvidia-peermem\", \"ib_core\"]").summary(), "fit");
+        assert_eq!(
+            wanting("[\"lustre\"]").summary(),
+            "degraded: warn module@lustre: not loaded; modprobe it"
+        );
     }
 
     #[test]

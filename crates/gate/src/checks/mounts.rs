@@ -102,12 +102,12 @@ mod tests {
     use railgate_model::{Fitness, Mount, MountProbe, Severity};
 
     use crate::Memory;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
     const HOME: &str = "[checks.mounts]\nrequired = [\"/home\"]\n";
 
-    fn home(probe: MountProbe) -> Look {
-        look("h100-sxm")
+    fn home(probe: MountProbe) -> Case {
+        case("h100-sxm")
             .settings(HOME)
             .host(|host| host.mounts = vec![Mount { path: PathBuf::from("/home"), probe }])
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn each_probe_result_gives_its_severity() {
-        assert_eq!(home(answered(true)).says(), "fit");
+        assert_eq!(home(answered(true)).summary(), "fit");
         assert_eq!(home(answered(false)).of("mounts"), [Severity::Fail]);
         assert_eq!(home(MountProbe::NotMounted).of("mounts"), [Severity::Fail]);
         assert_eq!(home(MountProbe::Failed("Stale file handle".to_owned())).of("mounts"), [Severity::Fail]);
@@ -137,15 +137,15 @@ mod tests {
     #[test]
     fn a_second_timeout_in_one_boot_fails() {
         let again = |boot: &str| {
-            home(SILENT).with(|look| {
-                look.memory = Memory {
+            home(SILENT).with(|case| {
+                case.memory = Memory {
                     boot_id: boot.to_owned(),
                     silent_mounts: vec![PathBuf::from("/home")],
                     ..Memory::default()
                 };
             })
         };
-        let boot = look("h100-sxm").now.boot_id;
+        let boot = case("h100-sxm").now.boot_id;
         assert_eq!(again(&boot).of("mounts"), [Severity::Fail]);
         assert_eq!(again("another").of("mounts"), [Severity::Unknown]);
     }
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn soon_after_boot_a_missing_mount_is_unknown() {
         let young = |probe: MountProbe| {
-            home(probe).settings(&format!("{HOME}class = \"node\"")).with(|look| {
-                let now = look.now.taken / 1000;
-                crate::testing::read(&mut look.now.host).boot_time = railgate_model::Reading::Known(now - 60);
+            home(probe).settings(&format!("{HOME}class = \"node\"")).with(|case| {
+                let now = case.now.taken / 1000;
+                crate::testing::read(&mut case.now.host).boot_time = railgate_model::Reading::Known(now - 60);
             })
         };
         assert_eq!(young(MountProbe::NotMounted).of("mounts"), [Severity::Unknown]);
@@ -163,20 +163,20 @@ mod tests {
             young(MountProbe::Silent { stuck: true, after_ms: 5000.0 }).of("mounts"),
             [Severity::Fail]
         );
-        assert_eq!(young(answered(true)).says(), "fit");
+        assert_eq!(young(answered(true)).summary(), "fit");
     }
 
     #[test]
     fn it_drains_only_with_class_node() {
         assert_eq!(home(MountProbe::NotMounted).fitness(), Fitness::Degraded);
         let node = home(MountProbe::NotMounted).settings(&format!("{HOME}class = \"node\""));
-        assert_eq!(node.says(), "unfit: fail mounts@/home: not mounted; mount it");
+        assert_eq!(node.summary(), "unfit: fail mounts@/home: not mounted; mount it");
     }
 
     #[test]
     fn a_read_only_mount_is_fit_if_configured() {
         let read_only = home(answered(false)).settings(&format!("{HOME}writable = false"));
-        assert_eq!(read_only.says(), "fit");
+        assert_eq!(read_only.summary(), "fit");
     }
 
     #[test]

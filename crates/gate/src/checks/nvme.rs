@@ -125,10 +125,10 @@ mod tests {
     use railgate_model::Reading;
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(bend: impl FnOnce(&mut Vec<Nvme>)) -> Look {
-        look("h100-sxm").host(|host| {
+    fn with(bend: impl FnOnce(&mut Vec<Nvme>)) -> Case {
+        case("h100-sxm").host(|host| {
             let Reading::Known(drives) = &mut host.system.nvmes else { panic!() };
             bend(drives);
         })
@@ -137,20 +137,20 @@ mod tests {
     #[test]
     fn dead_hot_and_missing_drives_warn() {
         let dead = with(|drives| drives[2].state = Reading::Known("dead".to_owned()));
-        assert_eq!(dead.says(), "degraded: warn nvme@nvme2: controller is dead; replace drive");
+        assert_eq!(dead.summary(), "degraded: warn nvme@nvme2: controller is dead; replace drive");
         let hot = with(|drives| drives[1].temperature_c = Reading::Known(85.0));
-        assert_eq!(hot.says(), "degraded: warn nvme@nvme1: 85 C, critical; check airflow");
+        assert_eq!(hot.summary(), "degraded: warn nvme@nvme1: 85 C, critical; check airflow");
         let alarm = with(|drives| drives[1].alarm = Reading::Known(true));
-        assert_eq!(alarm.says(), "degraded: warn nvme@nvme1: temperature alarm; check airflow");
+        assert_eq!(alarm.summary(), "degraded: warn nvme@nvme1: temperature alarm; check airflow");
         let missing = with(|drives| drives.truncate(3));
-        assert_eq!(missing.says(), "fit", "nobody said how many");
-        let missing = missing.with(|look| look.profile.as_mut().unwrap().host.nvmes = Some(4));
-        assert_eq!(missing.says(), "degraded: warn nvme: 3 of 4 NVMe drives; reseat drive");
+        assert_eq!(missing.summary(), "fit", "nobody said how many");
+        let missing = missing.with(|case| case.profile.as_mut().unwrap().host.nvmes = Some(4));
+        assert_eq!(missing.summary(), "degraded: warn nvme: 3 of 4 NVMe drives; reseat drive");
     }
 
     #[test]
     fn the_smart_log_is_judged() {
-        let says = |fault: &str| look(&format!("h100-sxm:{fault}")).says();
+        let says = |fault: &str| case(&format!("h100-sxm:{fault}")).summary();
         assert_eq!(
             says("nvme-read-only"),
             "degraded: warn nvme@nvme3: reports that it is read-only; replace drive"
@@ -159,8 +159,8 @@ mod tests {
             says("nvme-spare-low"),
             "degraded: warn nvme@nvme0: runs out of spare blocks; replace drive"
         );
-        let worn = look("h100-sxm:nvme-worn");
-        assert_eq!((worn.says().as_str(), worn.of("nvme")), ("fit", vec![Severity::Note]));
+        let worn = case("h100-sxm:nvme-worn");
+        assert_eq!((worn.summary().as_str(), worn.of("nvme")), ("fit", vec![Severity::Note]));
         assert_eq!(worn.settings("[checks.nvme]\nworn_percent = 110").of("nvme"), []);
         let silent = with(|drives| drives[1].health = Reading::Failed("no answer in 25.0 s".to_owned()));
         assert_eq!(silent.of("nvme"), [Severity::Unknown]);
@@ -169,7 +169,7 @@ mod tests {
                 health.critical_warning = 2;
             }
         });
-        assert_eq!(hot.says(), "fit", "its sensor says how hot");
+        assert_eq!(hot.summary(), "fit", "its sensor says how hot");
     }
 
     #[test]
@@ -179,11 +179,11 @@ mod tests {
                 (drive.temperature_c, drive.alarm) = (Reading::Unsupported, Reading::Unsupported);
             }
         });
-        assert_eq!(cold.says(), "fit");
-        let none = look("h100-sxm").host(|host| host.system.nvmes = Reading::Unsupported);
-        assert_eq!(none.says(), "fit");
-        let unread = look("h100-sxm").host(|host| host.system.nvmes = Reading::Failed("EIO".to_owned()));
-        let unread = unread.with(|look| look.profile.as_mut().unwrap().host.nvmes = Some(4));
+        assert_eq!(cold.summary(), "fit");
+        let none = case("h100-sxm").host(|host| host.system.nvmes = Reading::Unsupported);
+        assert_eq!(none.summary(), "fit");
+        let unread = case("h100-sxm").host(|host| host.system.nvmes = Reading::Failed("EIO".to_owned()));
+        let unread = unread.with(|case| case.profile.as_mut().unwrap().host.nvmes = Some(4));
         assert_eq!(unread.of("nvme"), [Severity::Unknown]);
     }
 }

@@ -136,10 +136,10 @@ mod tests {
     use railgate_model::{Fitness, Severity};
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn periodic(fault: &str) -> Look {
-        look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| look.job = None)
+    fn periodic(fault: &str) -> Case {
+        case(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|case| case.job = None)
     }
 
     #[test]
@@ -151,27 +151,27 @@ mod tests {
             ("optic-uneven", "lanes differ by 4.3 dB; clean or swap transceiver"),
             ("optic-ageing", "bias 9.4 mA, the module warns at 9.5; plan a new transceiver"),
         ] {
-            let look = periodic(fault).settings("[checks.optic]\naction = \"drain\"");
-            assert_eq!(look.says(), format!("degraded: warn optic@mlx5_2: {says}"));
-            assert_eq!(look.of("optic"), [Severity::Warn], "{fault}");
+            let case = periodic(fault).settings("[checks.optic]\naction = \"drain\"");
+            assert_eq!(case.summary(), format!("degraded: warn optic@mlx5_2: {says}"));
+            assert_eq!(case.of("optic"), [Severity::Warn], "{fault}");
         }
     }
 
     #[test]
     fn a_copper_cable_is_a_note_and_an_unreadable_module_unknown() {
-        assert_eq!(periodic("optic-copper").says(), "fit");
+        assert_eq!(periodic("optic-copper").summary(), "fit");
         assert_eq!(periodic("optic-copper").of("optic"), [Severity::Note]);
         assert_eq!(periodic("optic-unreadable").of("optic"), [Severity::Unknown]);
         let silent = periodic("optic-copper")
-            .with(|look| look.now.extras.optics = Some(Part::Silent { after_ms: 10_000.0 }));
+            .with(|case| case.now.extras.optics = Some(Part::Silent { after_ms: 10_000.0 }));
         assert_eq!((silent.of("optic"), silent.fitness()), (vec![Severity::Unknown], Fitness::Degraded));
-        assert_eq!(look("h100-sxm:optic-dark@2").of("optic"), [], "not before a job");
+        assert_eq!(case("h100-sxm:optic-dark@2").of("optic"), [], "not before a job");
     }
 
     #[test]
     fn zero_received_power_is_shown_as_minus_40_dbm() {
-        let dark = periodic("optic-dim").with(|look| {
-            if let Some(Part::Read { data, .. }) = &mut look.now.extras.optics
+        let dark = periodic("optic-dim").with(|case| {
+            if let Some(Part::Read { data, .. }) = &mut case.now.extras.optics
                 && let railgate_model::Reading::Known(module) = &mut data[2].module
                 && let Some(receive) = &mut module.receive_mw
             {
@@ -179,9 +179,9 @@ mod tests {
             }
         });
         assert!(
-            dark.says().contains("lane 2 receives -40.0 dBm, the module warns at -10.0"),
+            dark.summary().contains("lane 2 receives -40.0 dBm, the module warns at -10.0"),
             "{}",
-            dark.says()
+            dark.summary()
         );
     }
 

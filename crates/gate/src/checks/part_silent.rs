@@ -104,31 +104,31 @@ mod tests {
     use railgate_model::{Fitness, Part, PartName, Severity};
 
     use crate::Memory;
-    use crate::testing::look;
+    use crate::testing::case;
 
     #[test]
     fn the_first_timeout_is_unknown() {
-        let first = look("h100-sxm:nvml-silent");
-        assert_eq!(first.says(), "unknown: unknown part-silent@gpus: no answer in 10.0 s; check driver");
+        let first = case("h100-sxm:nvml-silent");
+        assert_eq!(first.summary(), "unknown: unknown part-silent@gpus: no answer in 10.0 s; check driver");
     }
 
     #[test]
     fn a_second_timeout_in_one_boot_fails() {
-        let first = look("h100-sxm:nvml-silent");
+        let first = case("h100-sxm:nvml-silent");
         let memory = Memory::default().after(&first.now, false);
         assert_eq!(memory.silent, [PartName::Gpus]);
-        let second = look("h100-sxm:nvml-silent").with(|look| look.memory = memory.clone());
-        assert_eq!(second.says(), "unfit: fail part-silent@gpus: no answer in 10.0 s, as before; reboot");
-        let rebooted = second.with(|look| look.now.boot_id = "another".to_owned());
+        let second = case("h100-sxm:nvml-silent").with(|case| case.memory = memory.clone());
+        assert_eq!(second.summary(), "unfit: fail part-silent@gpus: no answer in 10.0 s, as before; reboot");
+        let rebooted = second.with(|case| case.now.boot_id = "another".to_owned());
         assert_eq!(rebooted.fitness(), Fitness::Unknown);
     }
 
     #[test]
     fn a_second_timeout_after_boot_or_without_persistence_mode_is_unknown() {
         let booted = |node: &str| {
-            look(node).with(|look| {
-                let now = look.now.taken / 1000;
-                crate::testing::read(&mut look.now.host).boot_time = railgate_model::Reading::Known(now - 60);
+            case(node).with(|case| {
+                let now = case.now.taken / 1000;
+                crate::testing::read(&mut case.now.host).boot_time = railgate_model::Reading::Known(now - 60);
             })
         };
         assert_eq!(booted("h100-sxm:nvml-stuck").fitness(), Fitness::Unknown);
@@ -137,10 +137,10 @@ mod tests {
         assert_eq!(again.fitness(), Fitness::Unknown);
 
         let cold = |persistence_off: &str| {
-            let before = look(&format!("h100-sxm:{persistence_off}"));
-            let first = look("h100-sxm:nvml-silent");
+            let before = case(&format!("h100-sxm:{persistence_off}"));
+            let first = case("h100-sxm:nvml-silent");
             let memory = Memory::default().after(&before.now, true).after(&first.now, false);
-            first.with(|look| look.memory = memory)
+            first.with(|case| case.memory = memory)
         };
         assert_eq!(cold("gpu-persistence-off@2").fitness(), Fitness::Unknown);
         assert_eq!(cold("").fitness(), Fitness::Unfit);
@@ -148,46 +148,46 @@ mod tests {
 
     #[test]
     fn an_overloaded_machine_does_not_fail() {
-        let thrashing = |look: crate::testing::Look| {
-            look.with(|look| {
+        let thrashing = |case: crate::testing::Case| {
+            case.with(|case| {
                 let after_ms = 30_000.0;
-                look.now.gpus = Part::Silent { after_ms };
-                look.now.fabric = Part::Silent { after_ms };
-                look.now.pci = Part::Silent { after_ms };
-                look.now.kernel_log = Part::Silent { after_ms };
-                look.now.host = Part::Silent { after_ms };
-                look.memory = look.memory.after(&look.now, false);
+                case.now.gpus = Part::Silent { after_ms };
+                case.now.fabric = Part::Silent { after_ms };
+                case.now.pci = Part::Silent { after_ms };
+                case.now.kernel_log = Part::Silent { after_ms };
+                case.now.host = Part::Silent { after_ms };
+                case.memory = case.memory.after(&case.now, false);
             })
         };
-        assert_eq!(thrashing(look("h100-sxm")).fitness(), Fitness::Unknown);
-        let log = look("h100-sxm").now.kernel_log;
-        let one_answers = thrashing(look("h100-sxm")).with(|look| look.now.kernel_log = log);
+        assert_eq!(thrashing(case("h100-sxm")).fitness(), Fitness::Unknown);
+        let log = case("h100-sxm").now.kernel_log;
+        let one_answers = thrashing(case("h100-sxm")).with(|case| case.now.kernel_log = log);
         assert_eq!(one_answers.fitness(), Fitness::Unfit);
     }
 
     #[test]
     fn a_check_run_that_skips_the_gpus_keeps_their_timeout() {
-        let memory = Memory::default().after(&look("h100-sxm:nvml-silent").now, false);
-        let skipped = look("h100-sxm").with(|look| look.now.gpus = Part::Skipped);
+        let memory = Memory::default().after(&case("h100-sxm:nvml-silent").now, false);
+        let skipped = case("h100-sxm").with(|case| case.now.gpus = Part::Skipped);
         assert_eq!(memory.after(&skipped.now, true).silent, [PartName::Gpus]);
-        assert!(memory.after(&look("h100-sxm").now, true).silent.is_empty());
+        assert!(memory.after(&case("h100-sxm").now, true).silent.is_empty());
     }
 
     #[test]
     fn a_read_stuck_in_the_kernel_fails_at_once() {
-        assert!(look("h100-sxm:nvml-stuck").says().starts_with("unfit: fail part-silent@gpus"));
+        assert!(case("h100-sxm:nvml-stuck").summary().starts_with("unfit: fail part-silent@gpus"));
     }
 
     #[test]
     fn without_a_number_of_hcas_a_fabric_timeout_is_found() {
         let hangs = |fabric| {
-            look("h100-sxm").with(|look| {
-                look.now.fabric = fabric;
-                look.profile.iter_mut().for_each(|profile| profile.fabric.hcas = None);
+            case("h100-sxm").with(|case| {
+                case.now.fabric = fabric;
+                case.profile.iter_mut().for_each(|profile| profile.fabric.hcas = None);
             })
         };
         let silent = hangs(Part::Silent { after_ms: 4000.0 });
-        assert_eq!(silent.says(), "unknown: unknown part-silent@fabric: no answer in 4.0 s; check driver");
+        assert_eq!(silent.summary(), "unknown: unknown part-silent@fabric: no answer in 4.0 s; check driver");
         assert_eq!(hangs(Part::Stuck { after_ms: 4000.0 }).fitness(), Fitness::Unfit);
         let failed = Part::Failed { why: "no such file".to_owned(), took_ms: 0.1 };
         assert_eq!(hangs(failed).of("part-silent"), []);
@@ -195,26 +195,26 @@ mod tests {
 
     #[test]
     fn a_failed_read_never_drains() {
-        assert_eq!(look("h100-sxm:nvml-missing").fitness(), Fitness::Unknown);
-        let sysfs = look("h100-sxm")
-            .with(|look| look.now.fabric = Part::Failed { why: "no such file".to_owned(), took_ms: 0.1 });
+        assert_eq!(case("h100-sxm:nvml-missing").fitness(), Fitness::Unknown);
+        let sysfs = case("h100-sxm")
+            .with(|case| case.now.fabric = Part::Failed { why: "no such file".to_owned(), took_ms: 0.1 });
         assert_eq!(sysfs.fitness(), Fitness::Unknown);
         assert_eq!(sysfs.of("part-silent"), [Severity::Unknown]);
     }
 
     #[test]
     fn a_timeout_of_a_part_that_is_not_required_is_a_note() {
-        let pci = look("h100-sxm").with(|look| look.now.pci = Part::Silent { after_ms: 1000.0 });
-        assert_eq!(pci.says(), "fit");
+        let pci = case("h100-sxm").with(|case| case.now.pci = Part::Silent { after_ms: 1000.0 });
+        assert_eq!(pci.summary(), "fit");
         assert_eq!(pci.of("part-silent"), [Severity::Note]);
-        let gpus = look("h100-sxm:nvml-silent").settings("[prolog]\nrequired = [\"host\"]");
-        assert_eq!(gpus.says(), "fit", "the site does not want to know");
+        let gpus = case("h100-sxm:nvml-silent").settings("[prolog]\nrequired = [\"host\"]");
+        assert_eq!(gpus.summary(), "fit", "the site does not want to know");
     }
 
     #[test]
     fn parts_that_the_machine_lacks_or_the_job_does_not_need_are_not_required() {
-        let no_fabric = look("l40s").with(|look| look.now.fabric = Part::Skipped);
-        assert_eq!(no_fabric.says(), "fit");
-        assert_eq!(look("h100-sxm:nvml-stuck").holding(&[]).says(), "fit");
+        let no_fabric = case("l40s").with(|case| case.now.fabric = Part::Skipped);
+        assert_eq!(no_fabric.summary(), "fit");
+        assert_eq!(case("h100-sxm:nvml-stuck").holding(&[]).summary(), "fit");
     }
 }

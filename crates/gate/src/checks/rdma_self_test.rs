@@ -104,27 +104,27 @@ mod tests {
     use railgate_model::SelfTested;
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn tested(gbps: Option<f64>, error: Option<&str>) -> Look {
-        look("h100-sxm").with(|look| {
+    fn tested(gbps: Option<f64>, error: Option<&str>) -> Case {
+        case("h100-sxm").with(|case| {
             let error = error.map(str::to_owned);
             let one = SelfTested { device: "mlx5_2".to_owned(), gbps, bytes: 1, error };
-            look.now.extras.rdma_self_test = Some(Part::Read { data: vec![one], took_ms: 1.0 });
+            case.now.extras.rdma_self_test = Some(Part::Read { data: vec![one], took_ms: 1.0 });
         })
     }
 
     #[test]
     fn each_outcome_of_the_test_is_judged() {
-        assert_eq!(tested(Some(190.0), None).says(), "fit");
+        assert_eq!(tested(Some(190.0), None).summary(), "fit");
         assert_eq!(tested(Some(190.0), None).of("rdma-self-test"), [Severity::Note]);
         assert_eq!(
-            tested(None, Some("open: no")).says(),
+            tested(None, Some("open: no")).summary(),
             "degraded: warn rdma-self-test@mlx5_2: cannot send to itself: open: no; check HCA"
         );
         let slow = tested(Some(190.0), None).settings("[checks.rdma-self-test]\nmin_gbps = 300.0");
         assert_eq!(
-            slow.says(),
+            slow.summary(),
             "degraded: warn rdma-self-test@mlx5_2: 190.0 Gb/s through itself, less than 300; check slot"
         );
         assert_eq!(tested(None, None).of("rdma-self-test"), [Severity::Unknown]);
@@ -132,12 +132,15 @@ mod tests {
 
     #[test]
     fn a_missing_test_program_is_unknown_and_the_node_stays_fit() {
-        let missing = look("h100-sxm").with(|look| {
+        let missing = case("h100-sxm").with(|case| {
             let why = "cannot be started: No such file or directory".to_owned();
-            look.now.extras.rdma_self_test = Some(Part::Failed { why, took_ms: 1.0 });
+            case.now.extras.rdma_self_test = Some(Part::Failed { why, took_ms: 1.0 });
         });
-        assert_eq!((missing.says().as_str(), missing.of("rdma-self-test")), ("fit", vec![Severity::Unknown]));
-        assert_eq!(look("h100-sxm").of("rdma-self-test"), []);
+        assert_eq!(
+            (missing.summary().as_str(), missing.of("rdma-self-test")),
+            ("fit", vec![Severity::Unknown])
+        );
+        assert_eq!(case("h100-sxm").of("rdma-self-test"), []);
     }
 
     #[test]

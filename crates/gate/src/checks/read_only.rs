@@ -49,10 +49,10 @@ Fix: check the kernel log and the drive (`nvme smart-log`, `smartctl`), `fsck`, 
 mod tests {
     use railgate_model::Reading;
 
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(read_only: bool, given_up: bool) -> Look {
-        look("h100-sxm").host(|host| {
+    fn with(read_only: bool, given_up: bool) -> Case {
+        case("h100-sxm").host(|host| {
             let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
             (all[0].read_only, all[0].given_up) = (read_only, given_up);
         })
@@ -60,10 +60,13 @@ mod tests {
 
     #[test]
     fn only_a_file_system_that_the_kernel_made_read_only_warns() {
-        assert_eq!(with(true, false).says(), "fit");
+        assert_eq!(with(true, false).summary(), "fit");
         let bad = with(false, true);
-        assert_eq!(bad.says(), "degraded: warn read-only@/: made read-only by the kernel; fsck, check disk");
+        assert_eq!(
+            bad.summary(),
+            "degraded: warn read-only@/: made read-only by the kernel; fsck, check disk"
+        );
         let strict = with(false, true).settings("[checks.read-only]\nseverity = \"fail\"");
-        assert!(strict.says().starts_with("unfit: fail read-only@/"));
+        assert!(strict.summary().starts_with("unfit: fail read-only@/"));
     }
 }

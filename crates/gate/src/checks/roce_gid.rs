@@ -74,36 +74,26 @@ fn lies_in(address: Ipv4Addr, network: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Look, look};
-
-    fn roce(faults: &str) -> Look {
-        look("h100-sxm").with(|look| {
-            let mut profile = look.profile.take().unwrap();
-            profile.fabric.link_layer = Some("ethernet".to_owned());
-            let faults = railgate_simulate::parse(&format!("h100-sxm:{faults}"), &[]).unwrap().1;
-            look.now = railgate_simulate::simulated(&profile, &faults);
-            look.profile = Some(profile);
-        })
-    }
+    use crate::testing::{case, roce};
 
     #[test]
     fn a_missing_version_or_network_warns() {
-        assert_eq!(roce("").says(), "fit");
+        assert_eq!(roce("").summary(), "fit");
         assert_eq!(
-            roce("roce-gid-v1@2").says(),
+            roce("roce-gid-v1@2").summary(),
             "degraded: warn roce-gid@mlx5_2: no RoCE v2 GID; check addresses"
         );
         let in_network = |faults: &str| {
-            roce(faults).with(|look| {
-                look.profile.as_mut().unwrap().fabric.subnets = vec!["10.10.0.0/16".to_owned()];
+            roce(faults).with(|case| {
+                case.profile.as_mut().unwrap().fabric.subnets = vec!["10.10.0.0/16".to_owned()];
             })
         };
-        assert_eq!(in_network("").says(), "fit");
+        assert_eq!(in_network("").summary(), "fit");
         for fault in ["roce-gid-subnet@2", "roce-gid-missing@2"] {
-            let says = in_network(fault).says();
+            let says = in_network(fault).summary();
             assert_eq!(says, "degraded: warn roce-gid@mlx5_2: no GID in 10.10.0.0/16; check addresses");
         }
-        assert_eq!(look("h100-sxm:roce-gid-missing@2").says(), "fit", "InfiniBand");
+        assert_eq!(case("h100-sxm:roce-gid-missing@2").summary(), "fit", "InfiniBand");
     }
 
     #[test]

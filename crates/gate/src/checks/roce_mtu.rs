@@ -52,27 +52,17 @@ Fix: `ip link set DEV mtu 9000` (or the fabric's value), and the same in the net
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Look, look};
-
-    fn roce(faults: &str) -> Look {
-        look("h100-sxm").with(|look| {
-            let mut profile = look.profile.take().unwrap();
-            profile.fabric.link_layer = Some("ethernet".to_owned());
-            let faults = railgate_simulate::parse(&format!("h100-sxm:{faults}"), &[]).unwrap().1;
-            look.now = railgate_simulate::simulated(&profile, &faults);
-            look.profile = Some(profile);
-        })
-    }
+    use crate::testing::roce;
 
     #[test]
     fn an_interface_mtu_too_small_for_the_rdma_mtu_warns() {
         let wanting =
-            |faults: &str| roce(faults).with(|look| look.profile.as_mut().unwrap().fabric.mtu = Some(4096));
-        assert_eq!(wanting("").says(), "fit");
+            |faults: &str| roce(faults).with(|case| case.profile.as_mut().unwrap().fabric.mtu = Some(4096));
+        assert_eq!(wanting("").summary(), "fit");
         assert_eq!(
-            wanting("roce-mtu-low@2").says(),
+            wanting("roce-mtu-low@2").summary(),
             "degraded: warn roce-mtu@mlx5_2: MTU 1024 of 4096 (ens79np0 has 1500); set MTU"
         );
-        assert_eq!(roce("roce-mtu-low@2").says(), "fit");
+        assert_eq!(roce("roce-mtu-low@2").summary(), "fit");
     }
 }

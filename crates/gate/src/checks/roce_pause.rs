@@ -111,22 +111,22 @@ fn source(judged: &JudgedPort<'_>) -> String {
 mod tests {
     use railgate_model::{Phase, Severity};
 
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
     use crate::{GateConfig, Memory};
 
     /// A check run half an hour after one of the healthy node.
-    fn later(fault: &str) -> Look {
-        let healthy = look("h100-sxm").now;
-        look(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|look| {
-            look.job = None;
-            look.memory = Memory::default().after(&healthy, true);
-            look.now.taken += 1_800_000;
+    fn later(fault: &str) -> Case {
+        let healthy = case("h100-sxm").now;
+        case(&format!("h100-sxm:{fault}@2")).phase(Phase::Periodic).with(|case| {
+            case.job = None;
+            case.memory = Memory::default().after(&healthy, true);
+            case.now.taken += 1_800_000;
         })
     }
 
     #[test]
     fn a_paused_port_is_a_note_and_a_pausing_port_warns() {
-        assert_eq!(later("roce-paused").says(), "fit");
+        assert_eq!(later("roce-paused").summary(), "fit");
         let findings = later("roce-paused").findings();
         assert_eq!(
             findings,
@@ -134,19 +134,19 @@ mod tests {
         );
         let says =
             "warn roce-pause@mlx5_2: pauses the switch 33 % of the time (priority 3); check PCIe, memory";
-        assert_eq!(later("roce-pausing").says(), format!("degraded: {says}"));
+        assert_eq!(later("roce-pausing").summary(), format!("degraded: {says}"));
         let storm = "degraded: warn roce-pause@mlx5_2: 3 pause storms; check host";
-        assert_eq!(later("roce-pause-storm").says(), storm);
+        assert_eq!(later("roce-pause-storm").summary(), storm);
     }
 
     #[test]
     fn no_share_is_judged_over_a_short_window_or_after_a_reset() {
-        let at_once = later("roce-pausing").with(|look| look.now.taken -= 1_780_000);
+        let at_once = later("roce-pausing").with(|case| case.now.taken -= 1_780_000);
         assert_eq!(at_once.of("roce-pause"), []);
-        let first = later("roce-pausing").with(|look| look.memory = Memory::default());
+        let first = later("roce-pausing").with(|case| case.memory = Memory::default());
         assert_eq!(first.of("roce-pause"), []);
-        let reset = later("roce-pausing").with(|look| {
-            for link in &mut look.memory.links {
+        let reset = later("roce-pausing").with(|case| {
+            for link in &mut case.memory.links {
                 link.samples[0].counters.insert("tx_prio3_pause_duration".to_owned(), u64::MAX);
             }
         });

@@ -50,30 +50,30 @@ Fix: `systemctl status NAME`, `journalctl -u NAME`, `systemctl start NAME`.
 mod tests {
     use railgate_model::{Reading, Severity};
 
-    use crate::testing::look;
+    use crate::testing::case;
 
     const WANTED: &str = "[checks.service]\nrequired = [\"chronyd.service\", \"munge\"]";
 
     #[test]
     fn a_required_service_that_does_not_run_warns() {
-        assert_eq!(look("h100-sxm").settings(WANTED).says(), "fit");
-        let gone = look("h100-sxm").host(|host| {
+        assert_eq!(case("h100-sxm").settings(WANTED).summary(), "fit");
+        let gone = case("h100-sxm").host(|host| {
             let Reading::Known(services) = &mut host.system.services else { panic!() };
             services.retain(|name| name != "munge" && name != "sshd");
         });
-        assert_eq!(gone.settings(WANTED).says(), "degraded: warn service@munge: not running; start it");
-        let by_type = look("h100-sxm").with(|look| {
-            look.profile.as_mut().unwrap().host.services = vec!["lctl".to_owned()];
+        assert_eq!(gone.settings(WANTED).summary(), "degraded: warn service@munge: not running; start it");
+        let by_type = case("h100-sxm").with(|case| {
+            case.profile.as_mut().unwrap().host.services = vec!["lctl".to_owned()];
         });
-        assert_eq!(by_type.says(), "degraded: warn service@lctl: not running; start it");
+        assert_eq!(by_type.summary(), "degraded: warn service@lctl: not running; start it");
     }
 
     #[test]
     fn without_a_list_of_services_a_required_service_is_unknown() {
         for unread in [Reading::Unsupported, Reading::Failed("EIO".to_owned())] {
-            let look = look("h100-sxm").host(|host| host.system.services = unread);
-            assert_eq!(look.says(), "fit", "nobody asked");
-            assert_eq!(look.settings(WANTED).of("service"), [Severity::Unknown]);
+            let case = case("h100-sxm").host(|host| host.system.services = unread);
+            assert_eq!(case.summary(), "fit", "nobody asked");
+            assert_eq!(case.settings(WANTED).of("service"), [Severity::Unknown]);
         }
     }
 }

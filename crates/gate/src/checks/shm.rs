@@ -63,10 +63,10 @@ mod tests {
     use railgate_model::{Reading, Space};
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(size_mib: u64, free_mib: u64) -> Look {
-        look("h100-sxm").host(|host| {
+    fn with(size_mib: u64, free_mib: u64) -> Case {
+        case("h100-sxm").host(|host| {
             let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
             let shm = all.iter_mut().find(|one| one.path == Path::new("/dev/shm")).unwrap();
             shm.space = Reading::Known(Space { size_mib, free_mib, inodes: 0, inodes_free: 0 });
@@ -76,16 +76,19 @@ mod tests {
     #[test]
     fn a_small_dev_shm_is_a_site_problem_and_a_full_one_a_user_problem() {
         let small = with(64, 64);
-        assert_eq!(small.says(), "degraded: warn shm: /dev/shm has 64 MiB; remount larger");
+        assert_eq!(small.summary(), "degraded: warn shm: /dev/shm has 64 MiB; remount larger");
         assert_eq!(small.judge().findings[0].class, Class::Site);
         let full = with(500_000, 100);
-        assert_eq!(full.says(), "degraded: warn shm: /dev/shm is full: 100 of 500000 MiB free; clean it up");
+        assert_eq!(
+            full.summary(),
+            "degraded: warn shm: /dev/shm is full: 100 of 500000 MiB free; clean it up"
+        );
         assert_eq!(full.judge().findings[0].class, Class::User);
-        assert_eq!(with(500_000, 1_000).says(), "fit");
-        let none = look("h100-sxm").host(|host| {
+        assert_eq!(with(500_000, 1_000).summary(), "fit");
+        let none = case("h100-sxm").host(|host| {
             let Reading::Known(all) = &mut host.system.file_systems else { panic!() };
             all.retain(|one| one.path != Path::new("/dev/shm"));
         });
-        assert_eq!(none.says(), "fit");
+        assert_eq!(none.summary(), "fit");
     }
 }

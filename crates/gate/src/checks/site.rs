@@ -234,12 +234,12 @@ mod tests {
     use railgate_model::Action;
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn with(name: &str, outcome: SiteOutcome) -> Look {
-        look("h100-sxm").with(|look| {
+    fn with(name: &str, outcome: SiteOutcome) -> Case {
+        case("h100-sxm").with(|case| {
             let path = PathBuf::from(format!("/etc/railgate/checks.d/{name}"));
-            look.now.extras.site_checks =
+            case.now.extras.site_checks =
                 vec![SiteCheck { name: name.to_owned(), path, outcome, took_ms: 3.0 }];
         })
     }
@@ -258,13 +258,13 @@ mod tests {
     #[test]
     fn a_failing_check_warns_unless_worst_is_fail() {
         let raid = || with("raid", said(Severity::Fail, None));
-        assert_eq!(raid().says(), "degraded: warn site-raid@md0: degraded; replace disk");
+        assert_eq!(raid().summary(), "degraded: warn site-raid@md0: degraded; replace disk");
         let all = raid().settings("[checks.site]\nworst = \"fail\"");
-        assert_eq!(all.says(), "unfit: fail site-raid@md0: degraded; replace disk");
+        assert_eq!(all.summary(), "unfit: fail site-raid@md0: degraded; replace disk");
         let one = raid().settings("[checks.site.named.raid]\nworst = \"fail\"");
-        assert_eq!(one.says(), "unfit: fail site-raid@md0: degraded; replace disk");
+        assert_eq!(one.summary(), "unfit: fail site-raid@md0: degraded; replace disk");
         let other = raid().settings("[checks.site.named.fans]\nworst = \"fail\"");
-        assert_eq!(other.says(), "degraded: warn site-raid@md0: degraded; replace disk");
+        assert_eq!(other.summary(), "degraded: warn site-raid@md0: degraded; replace disk");
         let users =
             with("raid", said(Severity::Fail, Some(Class::User))).settings("[checks.site]\nworst = \"fail\"");
         assert_eq!(users.fitness(), railgate_model::Fitness::Degraded);
@@ -272,23 +272,23 @@ mod tests {
 
     #[test]
     fn passed_and_warning_checks_are_judged() {
-        assert_eq!(with("raid", SiteOutcome::Said(Vec::new())).says(), "fit");
+        assert_eq!(with("raid", SiteOutcome::Said(Vec::new())).summary(), "fit");
         let warned = with("raid", said(Severity::Warn, None)).settings("[checks.site]\nworst = \"fail\"");
         assert_eq!(warned.findings(), ["warn site-raid@md0: degraded; replace disk"]);
         let noted = with("raid", said(Severity::Fail, None)).settings("[checks.site]\nworst = \"note\"");
-        assert_eq!(noted.says(), "fit");
+        assert_eq!(noted.summary(), "fit");
     }
 
     #[test]
     fn a_check_that_is_not_run_is_a_site_problem() {
         let refused = with("raid", SiteOutcome::Refused("belongs to uid 1000, not root".to_owned()));
         assert_eq!(
-            refused.says(),
+            refused.summary(),
             "degraded: warn site-raid: not run: belongs to uid 1000, not root; chown root, chmod go-w"
         );
         assert_eq!(refused.judge().findings[0].class, Class::Site);
         let plain = with("raid", SiteOutcome::NotRun("is not executable".to_owned()));
-        assert_eq!((plain.says().as_str(), plain.judge().findings.len()), ("fit", 1));
+        assert_eq!((plain.summary().as_str(), plain.judge().findings.len()), ("fit", 1));
         let whole = with("", SiteOutcome::Refused("mode 0777: others may write it".to_owned()));
         assert_eq!(whole.judge().findings[0].subject(), "site");
     }
@@ -298,13 +298,13 @@ mod tests {
         let trusted = "[checks.site]\nworst = \"fail\"";
         let silent = with("raid", SiteOutcome::Silent { stuck: false, after_ms: 10_000.0 });
         assert_eq!(
-            silent.settings(trusted).says(),
+            silent.settings(trusted).summary(),
             "degraded: unknown site-raid: not finished after 10.0 s; run it by hand"
         );
         let stuck = || with("raid", SiteOutcome::Silent { stuck: true, after_ms: 10_000.0 });
         assert_eq!(stuck().fitness(), railgate_model::Fitness::Degraded);
         assert_eq!(
-            stuck().settings(trusted).says(),
+            stuck().settings(trusted).summary(),
             "unfit: fail site-raid: not finished after 10.0 s, stuck in the kernel; reboot"
         );
         let failed = with("raid", SiteOutcome::Failed("killed by signal 11".to_owned()));
@@ -313,14 +313,14 @@ mod tests {
 
     #[test]
     fn a_configured_check_that_is_not_installed_is_unknown() {
-        let named = look("h100-sxm").settings("[checks.site.named.raid]\nworst = \"fail\"");
-        assert_eq!(named.says(), "fit", "a simulated node has none");
-        let live = named.with(|look| look.now.origin = Origin::Live);
+        let named = case("h100-sxm").settings("[checks.site.named.raid]\nworst = \"fail\"");
+        assert_eq!(named.summary(), "fit", "a simulated node has none");
+        let live = named.with(|case| case.now.origin = Origin::Live);
         assert_eq!(
-            live.says(),
+            live.summary(),
             "degraded: unknown site-raid: no such check in /etc/railgate/checks.d; install it"
         );
-        assert_eq!(live.phase(Phase::Epilog).says(), "fit", "it does not run then");
+        assert_eq!(live.phase(Phase::Epilog).summary(), "fit", "it does not run then");
     }
 
     #[test]

@@ -83,39 +83,39 @@ mod tests {
 
     use super::*;
     use crate::Memory;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
     fn process(pid: u32, switches: u64) -> BlockedProcess {
         BlockedProcess { pid, started: 900, name: "python3".to_owned(), switches }
     }
 
-    fn with(blocked: Vec<BlockedProcess>, minutes: u64) -> Look {
-        look("h100-sxm").with(|look| {
-            look.now.taken += minutes * 60_000;
-            let host = crate::testing::read(&mut look.now.host);
+    fn with(blocked: Vec<BlockedProcess>, minutes: u64) -> Case {
+        case("h100-sxm").with(|case| {
+            case.now.taken += minutes * 60_000;
+            let host = crate::testing::read(&mut case.now.host);
             host.system.processes = Reading::Known(Processes { total: 300, zombies: 1, blocked });
         })
     }
 
-    fn after(earlier: &Look, later: Look) -> Look {
+    fn after(earlier: &Case, later: Case) -> Case {
         let memory = Memory::default().after(&earlier.now, true);
-        later.with(|look| look.memory = memory)
+        later.with(|case| case.memory = memory)
     }
 
     #[test]
     fn only_one_long_uninterruptible_sleep_is_stuck() {
         let first = with(vec![process(77, 5)], 0);
-        assert_eq!(first.says(), "fit", "nobody knows how long");
+        assert_eq!(first.summary(), "fit", "nobody knows how long");
         let stuck = after(&first, with(vec![process(77, 5)], 5));
         assert_eq!(
-            stuck.says(),
+            stuck.summary(),
             "degraded: warn tasks@blocked: 1 stuck in the kernel: python3 (77); see wchan; reboot"
         );
-        assert_eq!(after(&first, with(vec![process(77, 5)], 4)).says(), "fit", "not long enough");
-        assert_eq!(after(&first, with(vec![process(77, 6)], 5)).says(), "fit", "it woke up meanwhile");
-        assert_eq!(after(&first, with(vec![process(78, 5)], 5)).says(), "fit", "another one");
-        let rebooted = stuck.with(|look| look.now.boot_id = "another".to_owned());
-        assert_eq!(rebooted.says(), "fit");
+        assert_eq!(after(&first, with(vec![process(77, 5)], 4)).summary(), "fit", "not long enough");
+        assert_eq!(after(&first, with(vec![process(77, 6)], 5)).summary(), "fit", "it woke up meanwhile");
+        assert_eq!(after(&first, with(vec![process(78, 5)], 5)).summary(), "fit", "another one");
+        let rebooted = stuck.with(|case| case.now.boot_id = "another".to_owned());
+        assert_eq!(rebooted.summary(), "fit");
     }
 
     #[test]
@@ -124,16 +124,16 @@ mod tests {
         let memory = Memory::default().after(&first.now, true);
         let second = with(vec![process(77, 5)], 3);
         let memory = memory.after(&second.now, true);
-        let third = with(vec![process(77, 5)], 6).with(|look| look.memory = memory);
+        let third = with(vec![process(77, 5)], 6).with(|case| case.memory = memory);
         assert_eq!(third.of("tasks"), [Severity::Warn]);
     }
 
     #[test]
     fn many_zombies_warn() {
-        let many = look("h100-sxm").host(|host| {
+        let many = case("h100-sxm").host(|host| {
             host.system.processes =
                 Reading::Known(Processes { total: 3_000, zombies: 1_001, blocked: Vec::new() });
         });
-        assert_eq!(many.says(), "degraded: warn tasks@zombies: 1001 zombies; end their parent");
+        assert_eq!(many.summary(), "degraded: warn tasks@zombies: 1001 zombies; end their parent");
     }
 }

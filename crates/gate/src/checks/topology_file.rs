@@ -66,11 +66,11 @@ mod tests {
     use railgate_model::{Fitness, Severity, TopologyFile, TopologyRemark};
 
     use super::*;
-    use crate::testing::{Look, look};
+    use crate::testing::{Case, case};
 
-    fn file(text: Reading<String>, said: Option<Vec<TopologyRemark>>) -> Look {
+    fn file(text: Reading<String>, said: Option<Vec<TopologyRemark>>) -> Case {
         let path = PathBuf::from("/etc/nccl/topo.xml");
-        look("h200-sxm").with(|look| look.now.extras.topology_file = Some(TopologyFile { path, text, said }))
+        case("h200-sxm").with(|case| case.now.extras.topology_file = Some(TopologyFile { path, text, said }))
     }
 
     fn remark(refused: bool, what: &str) -> TopologyRemark {
@@ -80,14 +80,14 @@ mod tests {
     #[test]
     fn a_broken_file_is_a_site_problem_and_does_not_drain() {
         let text = || Reading::Known(String::new());
-        assert_eq!(look("h200-sxm").says(), "fit");
-        assert_eq!(file(text(), Some(vec![])).says(), "fit");
-        assert_eq!(file(text(), None).says(), "fit");
+        assert_eq!(case("h200-sxm").summary(), "fit");
+        assert_eq!(file(text(), Some(vec![])).summary(), "fit");
+        assert_eq!(file(text(), None).summary(), "fit");
         let broken =
             file(text(), Some(vec![remark(true, "a tab"), remark(false, "GPU 0 is not in the file")]));
         assert_eq!(broken.fitness(), Fitness::Degraded);
         assert_eq!(
-            broken.says(),
+            broken.summary(),
             "degraded: warn topology-file: NCCL refuses /etc/nccl/topo.xml:3:5: a tab; railgate rails --check"
         );
         let many = (0..50).map(|k| remark(false, &format!("GPU {k} is not in the file"))).collect();
@@ -98,6 +98,6 @@ mod tests {
     fn an_unreadable_file_is_unknown() {
         let silent = file(Reading::Failed("no answer in 5.0 s".to_owned()), None);
         assert_eq!(silent.of("topology-file"), [Severity::Unknown]);
-        assert_eq!(file(Reading::Unsupported, Some(vec![])).says(), "fit");
+        assert_eq!(file(Reading::Unsupported, Some(vec![])).summary(), "fit");
     }
 }

@@ -5,33 +5,33 @@ use railgate_simulate::{FAULTS, FaultPart};
 use super::{Judged, allowed, judge_with, verdict, would_drain};
 use crate::register::CheckInfo;
 use crate::scene::Scene;
-use crate::testing::{Look, look};
+use crate::testing::{Case, case};
 use crate::{CHECKS, Memory, PhasePolicy, Seen};
 
-fn with_checks(look: &Look, checks: &[CheckInfo]) -> Verdict {
+fn with_checks(case: &Case, checks: &[CheckInfo]) -> Verdict {
     let seen = Seen {
-        phase: look.phase,
-        now: &look.now,
-        before: look.before.as_ref(),
-        job: look.job.as_ref(),
-        profile: look.profile.as_ref(),
-        memory: &look.memory,
+        phase: case.phase,
+        now: &case.now,
+        before: case.before.as_ref(),
+        job: case.job.as_ref(),
+        profile: case.profile.as_ref(),
+        memory: &case.memory,
     };
-    judge_with(checks, &look.config, &seen)
+    judge_with(checks, &case.config, &seen)
 }
 
 #[test]
 fn healthy_machines_are_fit() {
     for id in railgate_profiles::builtin_ids() {
         for phase in [Phase::Prolog, Phase::Epilog, Phase::Periodic] {
-            let look = look(id).phase(phase);
-            assert_eq!(look.findings(), Vec::<String>::new(), "{id} {phase}");
-            assert_eq!(look.says(), "fit");
-            assert_eq!(look.judge().action, Action::Report);
+            let case = case(id).phase(phase);
+            assert_eq!(case.findings(), Vec::<String>::new(), "{id} {phase}");
+            assert_eq!(case.summary(), "fit");
+            assert_eq!(case.judge().action, Action::Report);
         }
-        assert_eq!(look(id).after_the_job().says(), "fit", "{id}");
+        assert_eq!(case(id).after_the_job().summary(), "fit", "{id}");
         if id != "cpu" {
-            assert_eq!(look(id).remembering().holding(&[0]).says(), "fit", "{id}");
+            assert_eq!(case(id).remembering().holding(&[0]).summary(), "fit", "{id}");
         }
     }
 }
@@ -44,7 +44,7 @@ fn a_check_that_panics_changes_nothing_else() {
         out.add(crate::report::Found::fail(Class::Node, "0", "half a thought"));
         panic!("index {} out of bounds", 8);
     };
-    let healthy = with_checks(&look("h100-sxm"), &checks);
+    let healthy = with_checks(&case("h100-sxm"), &checks);
     assert_eq!(healthy.fitness, Fitness::Fit);
     assert_eq!(healthy.action, Action::Report);
     assert_eq!(healthy.findings.len(), 1);
@@ -54,7 +54,7 @@ fn a_check_that_panics_changes_nothing_else() {
     );
     assert_eq!(healthy.findings[0].what, "the check itself failed: index 8 out of bounds");
 
-    let lost = with_checks(&look("h100-sxm:gpu-lost@3"), &checks);
+    let lost = with_checks(&case("h100-sxm:gpu-lost@3"), &checks);
     assert_eq!(lost.fitness, Fitness::Unfit);
     assert_eq!(lost.cause().unwrap().check, "gpu-lost");
     assert_eq!(lost.findings.last().unwrap().class, Class::Internal);
@@ -63,7 +63,7 @@ fn a_check_that_panics_changes_nothing_else() {
 #[test]
 fn the_most_specific_finding_decides() {
     let cause = |faults: &str| {
-        let verdict = look(&format!("h100-sxm:{faults}")).again().judge();
+        let verdict = case(&format!("h100-sxm:{faults}")).again().judge();
         verdict.cause().unwrap().subject()
     };
     assert_eq!(cause("gpu-nvlink-down@1,gpu-ecc-uncorrected@2,gpu-lost@3"), "gpu-lost@3");
@@ -76,22 +76,22 @@ fn the_most_specific_finding_decides() {
 
 #[test]
 fn the_cause_decides_over_its_consequences() {
-    let cause = |look: Look| look.judge().cause().unwrap().subject();
+    let cause = |case: Case| case.judge().cause().unwrap().subject();
     // A GPU falls off the bus, its peers lose their links, and only the driver reports it.
-    let quiet = |look: Look| look.settings("[checks.gpu-lost]\naction = \"off\"");
-    let after = look("h100-sxm").xid(5, 79, "GPU has fallen off the bus.").xid(1, 74, "NVLink fatal error");
+    let quiet = |case: Case| case.settings("[checks.gpu-lost]\naction = \"off\"");
+    let after = case("h100-sxm").xid(5, 79, "GPU has fallen off the bus.").xid(1, 74, "NVLink fatal error");
     assert_eq!(cause(quiet(after)), "gpu-xid@5");
-    let before = look("h100-sxm").xid(1, 48, "DBE").xid(5, 79, "GPU has fallen off the bus.");
+    let before = case("h100-sxm").xid(1, 48, "DBE").xid(5, 79, "GPU has fallen off the bus.");
     assert_eq!(cause(quiet(before)), "gpu-xid@1");
-    let lost = look("h100-sxm:gpu-lost@5,gpu-nvlink-down@1,ib-port-down@0").xid(1, 74, "NVLink fatal error");
+    let lost = case("h100-sxm:gpu-lost@5,gpu-nvlink-down@1,ib-port-down@0").xid(1, 74, "NVLink fatal error");
     assert_eq!(cause(lost), "gpu-lost@5");
 
     let down = |ports: std::ops::Range<u32>| {
         let faults: Vec<String> = ports.map(|port| format!("ib-port-down@{port}")).collect();
-        look(&format!("h100-sxm:{}", faults.join(",")))
+        case(&format!("h100-sxm:{}", faults.join(",")))
     };
     let leaf = down(0..8);
-    assert_eq!(leaf.says(), "unfit: fail ib-port: all 8 compute ports down; check leaf switch");
+    assert_eq!(leaf.summary(), "unfit: fail ib-port: all 8 compute ports down; check leaf switch");
     assert_eq!(leaf.of("ib-port").len(), 9, "each of them is told as well");
     assert_eq!(cause(down(0..7)), "ib-port@mlx5_0");
     assert_eq!(cause(down(3..4)), "ib-port@mlx5_3");
@@ -101,63 +101,63 @@ fn the_cause_decides_over_its_consequences() {
 
 #[test]
 fn jobs_without_gpus_are_not_gated_on_gpus() {
-    let cpu = look("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-ecc-uncorrected@1").holding(&[]);
-    assert_eq!(cpu.says(), "fit");
+    let cpu = case("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-ecc-uncorrected@1").holding(&[]);
+    assert_eq!(cpu.summary(), "fit");
     let all = cpu.settings("gpus_for_all = true");
     assert_eq!(all.judge().cause().unwrap().subject(), "gpu-lost@3");
 }
 
 #[test]
 fn the_action_of_a_check_can_be_limited_or_off() {
-    let capped = |toml: &str| look("h100-sxm:gpu-lost@3").settings(toml);
+    let capped = |toml: &str| case("h100-sxm:gpu-lost@3").settings(toml);
     let report = capped("[checks.gpu-lost]\naction = \"report\"").judge();
     assert_eq!((report.fitness, report.action), (Fitness::Degraded, Action::Report));
     let notify = capped("[checks.gpu-lost]\naction = \"notify\"").judge();
     assert_eq!((notify.fitness, notify.action), (Fitness::Degraded, Action::Notify));
     let off = capped("[checks.gpu-lost]\naction = \"off\"");
     assert_eq!(off.of("gpu-lost"), []);
-    assert!(off.says().starts_with("unfit: fail gpu-xid@3: Xid 79"), "the log still has it");
+    assert!(off.summary().starts_with("unfit: fail gpu-xid@3: Xid 79"), "the log still has it");
 }
 
 #[test]
 fn a_check_in_shadow_is_judged_without_consequences() {
     let toml = "[checks.gpu-nvlink]\naction = \"shadow\"";
-    let alone = look("h100-sxm:gpu-nvlink-down@3").settings(toml).judge();
+    let alone = case("h100-sxm:gpu-nvlink-down@3").settings(toml).judge();
     assert_eq!((alone.fitness, alone.action, alone.deciding), (Fitness::Fit, Action::Report, None));
     assert_eq!(alone.findings, []);
     assert_eq!(alone.shadow[0].subject(), "gpu-nvlink@3");
     let config = crate::GateConfig::default();
     assert!(would_drain(&config, Phase::Prolog, &alone.shadow[0]));
-    let both = look("h100-sxm:gpu-nvlink-down@3,gpu-lost@5").settings(toml).judge();
+    let both = case("h100-sxm:gpu-nvlink-down@3,gpu-lost@5").settings(toml).judge();
     assert_eq!((both.fitness, both.cause().unwrap().subject()), (Fitness::Unfit, "gpu-lost@5".to_owned()));
 
     let mut checks = CHECKS.to_vec();
     let broken = checks.iter_mut().find(|check| check.id == "gpu-nvlink").unwrap();
     broken.judge = |_, _, _| panic!("broken");
-    let told = with_checks(&look("h100-sxm").settings(toml), &checks);
+    let told = with_checks(&case("h100-sxm").settings(toml), &checks);
     assert_eq!(told.findings[0].class, Class::Internal);
 }
 
 #[test]
 fn a_check_that_an_upgrade_brought_starts_in_shadow() {
     let upgraded = |toml: &str, chosen: &[&str]| {
-        let mut look = look("h100-sxm:gpu-nvlink-down@3").remembering().settings(toml);
-        look.memory.checks.remove("gpu-nvlink");
+        let mut case = case("h100-sxm:gpu-nvlink-down@3").remembering().settings(toml);
+        case.memory.checks.remove("gpu-nvlink");
         // The code that reads the file fills this in.
-        look.config.chosen = chosen.iter().map(|check| (*check).to_owned()).collect();
-        look
+        case.config.chosen = chosen.iter().map(|check| (*check).to_owned()).collect();
+        case
     };
     let first = upgraded("", &[]);
-    assert_eq!(first.says(), "fit");
+    assert_eq!(first.summary(), "fit");
     let mut second = upgraded("", &[]);
     second.memory = first.memory.after(&first.now, false);
-    assert_eq!(second.says(), "fit", "the next look remembers that it is new");
+    assert_eq!(second.summary(), "fit", "the next look remembers that it is new");
     assert!(second.judge().shadow.iter().any(|finding| finding.check == "gpu-nvlink"));
     for decided in [
         upgraded("new_checks = \"act\"", &[]),
         upgraded("[checks.gpu-nvlink]\naction = \"drain\"", &["gpu-nvlink"]),
-        look("h100-sxm:gpu-nvlink-down@3").remembering(),
-        look("h100-sxm:gpu-nvlink-down@3"),
+        case("h100-sxm:gpu-nvlink-down@3").remembering(),
+        case("h100-sxm:gpu-nvlink-down@3"),
     ] {
         assert_eq!(decided.judge().cause().unwrap().subject(), "gpu-nvlink@3");
     }
@@ -165,47 +165,47 @@ fn a_check_that_an_upgrade_brought_starts_in_shadow() {
 
 #[test]
 fn a_transient_finding_drains_on_the_second_strike() {
-    let slow = || look("h100-sxm:ib-rate-low@2");
+    let slow = || case("h100-sxm:ib-rate-low@2");
     assert_eq!(slow().fitness(), Fitness::Degraded);
     assert_eq!(slow().again().fitness(), Fitness::Unfit);
     assert_eq!(slow().settings("strikes = 1").fitness(), Fitness::Unfit);
     assert_eq!(slow().settings("strikes = 3").again().fitness(), Fitness::Degraded);
     assert_eq!(slow().settings("strikes = 3").again().again().fitness(), Fitness::Unfit);
-    let bent = |bend: fn(&mut Look)| slow().again().with(bend).fitness();
-    assert_eq!(bent(|look| look.now.taken -= 45_000), Fitness::Degraded, "two looks at one moment");
-    assert_eq!(bent(|look| look.now.taken += 25 * 3_600_000), Fitness::Degraded, "long ago");
-    assert_eq!(bent(|look| look.memory.strikes[0].identity = "another cable".to_owned()), Fitness::Degraded);
-    assert_eq!(bent(|look| look.memory.strikes[0].subject = "ib-rate@mlx5_3".to_owned()), Fitness::Degraded);
-    assert_eq!(look("h100-sxm:gpu-lost@3").fitness(), Fitness::Unfit, "what is lost drains at once");
-    let many = (0..400).fold(slow(), |look, _| look.again());
+    let bent = |bend: fn(&mut Case)| slow().again().with(bend).fitness();
+    assert_eq!(bent(|case| case.now.taken -= 45_000), Fitness::Degraded, "two looks at one moment");
+    assert_eq!(bent(|case| case.now.taken += 25 * 3_600_000), Fitness::Degraded, "long ago");
+    assert_eq!(bent(|case| case.memory.strikes[0].identity = "another cable".to_owned()), Fitness::Degraded);
+    assert_eq!(bent(|case| case.memory.strikes[0].subject = "ib-rate@mlx5_3".to_owned()), Fitness::Degraded);
+    assert_eq!(case("h100-sxm:gpu-lost@3").fitness(), Fitness::Unfit, "what is lost drains at once");
+    let many = (0..400).fold(slow(), |case, _| case.again());
     assert!(many.memory.strikes.len() <= 256);
 }
 
 #[test]
 fn a_check_run_covers_the_node_only_if_every_gpu_is_judged() {
-    let covers = |look: &Look| {
+    let covers = |case: &Case| {
         crate::covers_whole_node(&Seen {
-            phase: look.phase,
-            now: &look.now,
-            before: look.before.as_ref(),
-            job: look.job.as_ref(),
-            profile: look.profile.as_ref(),
-            memory: &look.memory,
+            phase: case.phase,
+            now: &case.now,
+            before: case.before.as_ref(),
+            job: case.job.as_ref(),
+            profile: case.profile.as_ref(),
+            memory: &case.memory,
         })
     };
-    assert!(covers(&look("h100-sxm")));
-    assert!(covers(&look("h100-sxm").with(|look| look.job = None)));
-    assert!(covers(&look("h100-sxm:gpu-missing@3").remembering()), "its missing GPU is judged");
-    assert!(!covers(&look("h100-sxm").holding(&[0, 1, 2])));
-    assert!(!covers(&look("h100-sxm").holding(&[])));
-    assert!(!covers(&look("h100-sxm:nvml-silent")));
+    assert!(covers(&case("h100-sxm")));
+    assert!(covers(&case("h100-sxm").with(|case| case.job = None)));
+    assert!(covers(&case("h100-sxm:gpu-missing@3").remembering()), "its missing GPU is judged");
+    assert!(!covers(&case("h100-sxm").holding(&[0, 1, 2])));
+    assert!(!covers(&case("h100-sxm").holding(&[])));
+    assert!(!covers(&case("h100-sxm:nvml-silent")));
     // Seven of eight GPUs; the missing one belonged to another job.
-    assert!(!covers(&look("h100-sxm:gpu-missing@7").remembering().holding(&[0, 1, 2, 3, 4, 5, 6])));
-    let mig = look("h100-sxm").with(|look| {
-        let uuid = |index: usize| look.now.gpus.data().unwrap().gpus[index].uuid.known().cloned().unwrap();
+    assert!(!covers(&case("h100-sxm:gpu-missing@7").remembering().holding(&[0, 1, 2, 3, 4, 5, 6])));
+    let mig = case("h100-sxm").with(|case| {
+        let uuid = |index: usize| case.now.gpus.data().unwrap().gpus[index].uuid.known().cloned().unwrap();
         let ids =
             (0..8).map(|index| railgate_model::GpuId::Uuid(format!("MIG-{}/1/0", uuid(index)))).collect();
-        look.job.as_mut().unwrap().allocation = railgate_model::Allocation::Gpus(ids);
+        case.job.as_mut().unwrap().allocation = railgate_model::Allocation::Gpus(ids);
     });
     assert!(!covers(&mig), "a slice of each GPU is not the GPU");
 }
@@ -213,45 +213,45 @@ fn a_check_run_covers_the_node_only_if_every_gpu_is_judged() {
 #[test]
 fn each_phase_has_its_own_policy() {
     let toml = "[periodic]\nfail = \"report\"\n[epilog]\nwarn = \"drain\"";
-    let periodic = look("h100-sxm:gpu-lost@3").phase(Phase::Periodic).settings(toml);
+    let periodic = case("h100-sxm:gpu-lost@3").phase(Phase::Periodic).settings(toml);
     assert_eq!(periodic.fitness(), Fitness::Degraded);
-    assert_eq!(look("h100-sxm:gpu-lost@3").settings(toml).fitness(), Fitness::Unfit);
-    let warned = look("h100-sxm:gpu-remap-pending@3").after_the_job().settings(toml);
+    assert_eq!(case("h100-sxm:gpu-lost@3").settings(toml).fitness(), Fitness::Unfit);
+    let warned = case("h100-sxm:gpu-remap-pending@3").after_the_job().settings(toml);
     assert_eq!(warned.fitness(), Fitness::Unfit);
 }
 
 #[test]
 fn unknown_never_drains_even_if_the_policy_sets_it() {
     let toml = "[prolog]\nunknown = \"drain\"\nnote = \"drain\"";
-    let silent = look("h100-sxm:nvml-silent,gpu-xid-31").settings(toml).judge();
+    let silent = case("h100-sxm:nvml-silent,gpu-xid-31").settings(toml).judge();
     assert_eq!((silent.fitness, silent.action), (Fitness::Unknown, Action::Notify));
-    let note = look("h100-sxm:gpu-xid-31").settings(toml).judge();
+    let note = case("h100-sxm:gpu-xid-31").settings(toml).judge();
     assert_eq!(note.fitness, Fitness::Fit);
 }
 
 #[test]
 fn the_verdict_is_deterministic_and_survives_json() {
-    let look = look("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-remap-pending@1");
-    let verdict = look.judge();
-    assert_eq!(verdict, look.judge());
+    let case = case("h100-sxm:gpu-lost@3,ib-port-down@2,gpu-remap-pending@1");
+    let verdict = case.judge();
+    assert_eq!(verdict, case.judge());
     let text = serde_json::to_string(&verdict).unwrap();
     assert_eq!(serde_json::from_str::<Verdict>(&text).unwrap(), verdict);
 }
 
 #[test]
 fn a_node_without_any_reading_is_unknown() {
-    let look = look("h100-sxm").with(|look| {
-        look.now = Snapshot {
+    let case = case("h100-sxm").with(|case| {
+        case.now = Snapshot {
             gpus: Part::Skipped,
             fabric: Part::Skipped,
             pci: Part::Skipped,
             kernel_log: Part::Skipped,
             host: Part::Skipped,
-            ..look.now.clone()
+            ..case.now.clone()
         };
     });
-    assert_eq!(look.fitness(), Fitness::Unknown);
-    assert!(look.judge().cause().is_some());
+    assert_eq!(case.fitness(), Fitness::Unknown);
+    assert!(case.judge().cause().is_some());
 }
 
 fn severities() -> impl Strategy<Value = Severity> {
@@ -291,13 +291,13 @@ prop_compose! {
 }
 
 fn of_findings(policy: &PhasePolicy, findings: &[(Finding, Action, usize)]) -> Verdict {
-    let look = look("h100-sxm");
+    let case = case("h100-sxm");
     let seen = Seen {
-        phase: look.phase,
-        now: &look.now,
+        phase: case.phase,
+        now: &case.now,
         before: None,
         job: None,
-        profile: look.profile.as_ref(),
+        profile: case.profile.as_ref(),
         memory: &Memory::default(),
     };
     let judged = findings
@@ -308,7 +308,7 @@ fn of_findings(policy: &PhasePolicy, findings: &[(Finding, Action, usize)]) -> V
             finding: finding.clone(),
         })
         .collect();
-    verdict(&Scene::new(&look.config, &seen), judged)
+    verdict(&Scene::new(&case.config, &seen), judged)
 }
 
 fn rank(fitness: Fitness) -> u8 {
@@ -431,7 +431,7 @@ proptest! {
         let hides = ["gpu-unreadable", "gpu-mig-on"];
         prop_assume!(!hides.iter().any(|fault| faults[0].starts_with(fault)));
         let judged = |faults: &[String]| {
-            look(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus).judge()
+            case(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus).judge()
         };
         let (all, fewer) = (judged(&faults), judged(&faults[1..]));
         prop_assert!(rank(all.fitness) >= rank(fewer.fitness), "{:?} {:?}", all, fewer);
@@ -445,21 +445,21 @@ proptest! {
         remembering in any::<bool>(),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
     ) {
-        let mut look = look(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus);
+        let mut case = case(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus);
         if epilog {
-            look = look.after_the_job();
+            case = case.after_the_job();
         }
         if remembering {
-            look = look.remembering();
+            case = case.remembering();
         }
-        prop_assume!(look.fitness() == Fitness::Unfit);
+        prop_assume!(case.fitness() == Fitness::Unfit);
         let mut gone = Vec::new();
         for pick in picks {
-            let (now, path) = without(&look.now, pick);
-            look.now = now;
+            let (now, path) = without(&case.now, pick);
+            case.now = now;
             gone.push(path);
         }
-        prop_assert!(look.fitness() != Fitness::Fit, "{:?} {:?}", gone, faults);
+        prop_assert!(case.fitness() != Fitness::Fit, "{:?} {:?}", gone, faults);
     }
 
     #[test]
@@ -469,14 +469,14 @@ proptest! {
         gpus in prop::collection::vec(0u32..20, 0..10),
         lines in prop::collection::vec("NVRM: (Xid \\(PCI:0000:[0-9a-f]{2}:00\\): [0-9]{1,6}, )?\\PC{0,30}", 0..4),
     ) {
-        let mut look = look(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus);
+        let mut case = case(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus);
         for line in lines {
-            look = look.kernel(&line);
+            case = case.kernel(&line);
         }
         for pick in picks {
-            look.now = without(&look.now, pick).0;
+            case.now = without(&case.now, pick).0;
         }
-        let verdict = look.judge();
+        let verdict = case.judge();
         prop_assert!(verdict.findings.iter().all(|finding| finding.class != Class::Internal
             || matches!(finding.check.as_str(), "part-silent" | "gpu-count" | "mounts")), "{:?}", verdict);
     }
@@ -489,9 +489,9 @@ proptest! {
             .iter()
             .map(|(fault, index)| format!("{}@{index}", fault.split('@').next().unwrap_or_default()))
             .collect();
-        let look = look(&format!("h100-sxm:{}", faults.join(","))).holding(&[0, 1, 2, 3]);
-        prop_assert!(look.fitness() != Fitness::Unfit, "{:?}", look.findings());
-        prop_assert!(look.of("gpu-processes").is_empty());
+        let case = case(&format!("h100-sxm:{}", faults.join(","))).holding(&[0, 1, 2, 3]);
+        prop_assert!(case.fitness() != Fitness::Unfit, "{:?}", case.findings());
+        prop_assert!(case.of("gpu-processes").is_empty());
     }
 }
 
@@ -566,7 +566,7 @@ fn every_simulated_fault_is_found_or_known_to_be_harmless() {
     let mut wrong = Vec::new();
     for fault in FAULTS.iter().filter(|fault| fault.part != FaultPart::Mount) {
         let id = fault.id.replace("<code>", "48");
-        let told = look(&format!("h100-sxm:{id}")).fitness() != Fitness::Fit;
+        let told = case(&format!("h100-sxm:{id}")).fitness() != Fitness::Fit;
         if told == harmless.contains(&fault.id) {
             wrong.push(id);
         }

@@ -52,20 +52,7 @@ pub fn refer(told: &mut Communication, references: &[Reference]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(op: &str, from_bytes: u64, busbw: Option<f64>) -> Collective {
-        Collective {
-            op: op.to_owned(),
-            from_bytes,
-            size: 16,
-            nodes: 2,
-            ranks: 8,
-            calls: 800,
-            gpu_s: 2.0,
-            busbw_gb_s: busbw,
-            ..Collective::default()
-        }
-    }
+    use crate::testing::collective as row;
 
     #[test]
     fn without_a_reference_the_percentage_is_unknown() {

@@ -2,7 +2,7 @@
 
 use railgate_model::Fitness;
 use railgate_node_report::plain::{float, span, stamp};
-use railgate_node_report::{Decision, Look, NodeReport};
+use railgate_node_report::{Decision, GateRun, NodeReport};
 use serde::Serialize;
 
 use super::Sentence;
@@ -178,14 +178,14 @@ fn controller(attempt: &Attempt, decision: &Decision) -> Controller {
 }
 
 fn has_news(node: &NodeReport) -> bool {
-    let bad = |look: &Option<Look>| {
+    let bad = |look: &Option<GateRun>| {
         look.as_ref().is_none_or(|look| !look.verdict.findings.is_empty() || !look.missing.is_empty())
     };
     bad(&node.prolog) || bad(&node.epilog) || !node.acts.is_empty() || !node.faults.is_empty()
 }
 
 fn gate_row(node: &NodeReport) -> GateRow {
-    let fitness = |look: &Option<Look>| look.as_ref().map(|look| look.verdict.fitness);
+    let fitness = |look: &Option<GateRun>| look.as_ref().map(|look| look.verdict.fitness);
     let acts = node.acts.iter().map(railgate_node_report::Act::sentence);
     GateRow {
         node: node.node.clone(),

@@ -3,28 +3,28 @@ use railgate_model::{Class, Fitness, Gpu, Reading, RecoveryAction, Severity};
 
 use super::GpuXid;
 use crate::register::Check as _;
-use crate::testing::{Look, look};
+use crate::testing::{Case, case};
 
 const RESET: &str = "pid=1, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
 
-fn xid(code: u32) -> Look {
-    look("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
+fn xid(code: u32) -> Case {
+    case("h100-sxm").xid(3, code, "pid=4711, name=python3, Ch 00000010")
 }
 
 /// The Xid in the log, and the NVML reading that confirms it.
-fn confirmed(code: u32) -> Look {
+fn confirmed(code: u32) -> Case {
     xid(code).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset))
 }
 
 /// Removes the recovery action, which drivers before R570 do not report.
-fn old_driver(look: Look) -> Look {
-    look.gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
+fn old_driver(case: Case) -> Case {
+    case.gpu(3, |gpu| gpu.recovery_action = Reading::Unsupported)
 }
 
 #[test]
 fn with_confirmation_by_nvml_the_table_decides() {
     let confirmed_by_ecc = xid(48).gpu(3, |gpu| gpu.ecc.volatile_uncorrected = Reading::Known(1));
-    assert_eq!(confirmed_by_ecc.says(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
+    assert_eq!(confirmed_by_ecc.summary(), "unfit: fail gpu-xid@3: Xid 48 (double-bit ECC error); reset GPU");
     for code in [64, 95, 109, 119, 120, 140, 143, 151, 159, 169] {
         assert_eq!(confirmed(code).of("gpu-xid"), [Severity::Fail], "{code}");
     }
@@ -36,31 +36,31 @@ fn with_confirmation_by_nvml_the_table_decides() {
 #[test]
 fn a_record_that_nvml_denies_does_not_drain() {
     for code in [48, 62, 64, 74, 95, 109, 119, 140, 143, 155, 159, 172] {
-        let denied = xid(code).again().with(|look| look.config.strikes = 1);
+        let denied = xid(code).again().with(|case| case.config.strikes = 1);
         assert_eq!(denied.fitness(), Fitness::Degraded, "{code}");
-        assert!(denied.says().contains(", NVML reports no fault"), "{}", denied.says());
+        assert!(denied.summary().contains(", NVML reports no fault"), "{}", denied.summary());
     }
 }
 
 #[test]
 fn a_record_without_an_nvml_reading_drains_when_it_recurs() {
     let once = old_driver(xid(119));
-    assert!(once.says().contains("Xid 119 (GSP RPC timeout), strike 1 of 2"), "{}", once.says());
+    assert!(once.summary().contains("Xid 119 (GSP RPC timeout), strike 1 of 2"), "{}", once.summary());
     assert_eq!(old_driver(xid(119)).again().again().fitness(), Fitness::Degraded, "one record is one sight");
     let twice = old_driver(xid(119)).again().xid(3, 119, "pid=4711, name=python3, Timeout");
     assert_eq!(twice.fitness(), Fitness::Unfit);
-    let other = old_driver(xid(119)).again().with(|look| look.now.taken += 25 * 3600 * 1000);
+    let other = old_driver(xid(119)).again().with(|case| case.now.taken += 25 * 3600 * 1000);
     let other = other.xid(3, 119, "pid=4711, name=python3, Timeout");
     assert_eq!(other.fitness(), Fitness::Degraded, "the day before");
     let power = xid(54);
-    assert!(power.says().contains("strike 1 of 2"), "NVML has no such reading: {}", power.says());
+    assert!(power.summary().contains("strike 1 of 2"), "NVML has no such reading: {}", power.summary());
 }
 
 #[test]
 fn a_raisable_xid_fails_only_if_nvml_confirms_it() {
     for code in [13, 31, 43, 69, 109, 137, 159, 4242] {
-        let strict = |look: Look| look.settings(&format!("[checks.gpu-xid.codes]\n{code} = \"fail\""));
-        let again = |look: Look| look.again().xid(3, code, "pid=4711, name=python3, Ch 00000010");
+        let strict = |case: Case| case.settings(&format!("[checks.gpu-xid.codes]\n{code} = \"fail\""));
+        let again = |case: Case| case.again().xid(3, code, "pid=4711, name=python3, Ch 00000010");
         assert_eq!(strict(again(xid(code))).fitness(), Fitness::Degraded, "{code}");
         assert_eq!(strict(again(old_driver(xid(code)))).fitness(), Fitness::Degraded, "{code}");
         assert_eq!(strict(confirmed(code)).of("gpu-xid"), [Severity::Fail], "{code}");
@@ -70,9 +70,9 @@ fn a_raisable_xid_fails_only_if_nvml_confirms_it() {
 #[test]
 fn an_application_error_is_a_note_of_class_user() {
     for code in [13, 31, 43, 45] {
-        let look = xid(code);
-        assert_eq!(look.fitness(), Fitness::Fit, "{code}");
-        let finding = look.judge().findings.remove(0);
+        let case = xid(code);
+        assert_eq!(case.fitness(), Fitness::Fit, "{code}");
+        let finding = case.judge().findings.remove(0);
         assert_eq!((finding.class, finding.severity), (Class::User, Severity::Note), "{code}");
     }
 }
@@ -127,20 +127,20 @@ fn the_fix_is_the_drivers_recovery_action() {
     let asks = xid(48).gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::NodeReboot));
     let findings = asks.findings();
     assert!(findings.contains(&"fail gpu-xid@3: Xid 48 (double-bit ECC error); reboot".to_owned()));
-    assert!(asks.says().starts_with("unfit: fail gpu-recovery-action@3"));
+    assert!(asks.summary().starts_with("unfit: fail gpu-recovery-action@3"));
 }
 
 #[test]
 fn an_xid_before_a_reset_does_not_fail() {
     let cured = xid(95).xid(3, 154, RESET);
     assert_eq!(
-        cured.says(),
+        cured.summary(),
         "degraded: warn gpu-xid@3: Xid 95 (uncontained ECC error), reset since; reset GPU"
     );
-    let before = look("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
-    assert!(!before.says().contains("reset since"), "the error came after the driver's word");
+    let before = case("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
+    assert!(!before.summary().contains("reset since"), "the error came after the driver's word");
     let old = old_driver(xid(95).xid(3, 154, RESET));
-    assert!(!old.says().contains("reset since"), "nothing says that it was reset");
+    assert!(!old.summary().contains("reset since"), "nothing says that it was reset");
     let still = xid(95)
         .xid(3, 154, RESET)
         .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
@@ -150,26 +150,26 @@ fn an_xid_before_a_reset_does_not_fail() {
 #[test]
 fn a_recovered_link_does_not_fail() {
     let recovered = "degraded: warn gpu-xid@3: Xid 74 (NVLink error), NVML reports no fault; reset GPUs";
-    assert_eq!(xid(74).says(), recovered);
-    assert_eq!(old_driver(xid(74)).says(), recovered, "its links are up");
+    assert_eq!(xid(74).summary(), recovered);
+    assert_eq!(old_driver(xid(74)).summary(), recovered, "its links are up");
     assert_eq!(confirmed(74).fitness(), Fitness::Unfit);
     let down = xid(74).gpu(3, |gpu| gpu.nvlinks[4].up = Reading::Known(false));
-    assert_eq!(down.says(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
+    assert_eq!(down.summary(), "unfit: fail gpu-xid@3: Xid 74 (NVLink error); reset GPUs");
 }
 
 #[test]
 fn an_nvlink_5_record_is_judged_by_the_decode_table() {
     let reset =
-        |look: Look| look.gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::DrainAndReset));
-    let fatal = || look("b200:gpu-nvlink5-fatal@3");
+        |case: Case| case.gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::DrainAndReset));
+    let fatal = || case("b200:gpu-nvlink5-fatal@3");
     let text = "Xid 149 (NETIR_LINK_EVT 33, fatal, link 1)";
     let denied = format!("degraded: warn gpu-xid@3: {text}, NVML reports no fault; reset GPU");
-    assert_eq!(fatal().says(), denied);
+    assert_eq!(fatal().summary(), denied);
     assert_eq!(reset(fatal()).of("gpu-xid"), [Severity::Fail]);
     let down = fatal().gpu(3, |gpu| gpu.nvlinks[1].up = Reading::Known(false));
     assert_eq!(down.of("gpu-xid"), [Severity::Fail], "the link is down");
-    let other = look("b200:gpu-nvlink5-nonfatal@3");
-    assert_eq!((other.says(), other.of("gpu-xid")), ("fit".to_owned(), vec![Severity::Note]));
+    let other = case("b200:gpu-nvlink5-nonfatal@3");
+    assert_eq!((other.summary(), other.of("gpu-xid")), ("fit".to_owned(), vec![Severity::Note]));
     assert_eq!(other.judge().findings[0].class, Class::User, "XID_154_EVAL, and there is no Xid 154");
     assert_eq!(other.xid(3, 145, "with another wording").of("gpu-xid"), [Severity::Warn]);
 }
@@ -178,7 +178,7 @@ fn an_nvlink_5_record_is_judged_by_the_decode_table() {
 fn the_decode_table_overrides_fatal_and_nonfatal() {
     let b200 = |code: u32, text: &str| {
         let reset = |gpu: &mut Gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset);
-        look("b200").xid(3, code, text).gpu(3, reset).of("gpu-xid")
+        case("b200").xid(3, code, text).gpu(3, reset).of("gpu-xid")
     };
     let link = |subcode: u32| {
         let intr_info = 0x0000_01c6 | subcode << 20;
@@ -208,26 +208,26 @@ fn the_decode_table_overrides_fatal_and_nonfatal() {
 #[test]
 fn an_nvlink_5_record_that_software_causes_does_not_drain() {
     let silent = |text: &str| {
-        let once = look("b200").xid(3, 145, text).gpu(3, |gpu| {
+        let once = case("b200").xid(3, 145, text).gpu(3, |gpu| {
             gpu.recovery_action = Reading::Unsupported;
             gpu.nvlinks.clear();
         });
         once.again().xid(3, 145, text)
     };
     let software = silent("RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a4c2 0x00000001 0x00000001)");
-    assert!(software.says().contains("a program can raise it"), "{}", software.says());
+    assert!(software.summary().contains("a program can raise it"), "{}", software.summary());
     assert_eq!(software.fitness(), Fitness::Degraded);
     let hardware = silent("RLW_SRC_TRACK Fatal XC0 i0 Link 13 (0x040868e2 0x00000001 0x00000001)");
-    assert_eq!(hardware.of("gpu-xid"), [Severity::Fail], "{}", hardware.says());
+    assert_eq!(hardware.of("gpu-xid"), [Severity::Fail], "{}", hardware.summary());
 }
 
 #[test]
 fn nvlink_fatal_sets_the_severity_of_all_fatal_records() {
     let fatal = |value: &str| {
-        let look = look("b200:gpu-nvlink5-fatal@3")
+        let case = case("b200:gpu-nvlink5-fatal@3")
             .settings(&format!("[checks.gpu-xid]\nnvlink_fatal = \"{value}\""));
         let reset = |gpu: &mut Gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset);
-        look.xid(3, 149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x026001c6 0x00000000)")
+        case.xid(3, 149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x026001c6 0x00000000)")
             .gpu(3, reset)
             .of("gpu-xid")
     };
@@ -256,21 +256,21 @@ fn every_code_of_the_catalogue_and_the_driver_has_a_row() {
         let says = xid(code).judge().findings.iter().map(|finding| finding.what.clone()).collect::<String>();
         assert!(!says.contains("not in the table"), "{code}: {says}");
     }
-    assert!(xid(177).says().contains("Xid 177 (not in the table)"));
+    assert!(xid(177).summary().contains("Xid 177 (not in the table)"));
 }
 
 #[test]
 fn without_nvml_the_gate_state_identifies_the_gpu() {
-    let blind = || look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").remembering();
-    assert!(blind().says().starts_with("unfit: fail gpu-xid@3"));
+    let blind = || case("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").remembering();
+    assert!(blind().summary().starts_with("unfit: fail gpu-xid@3"));
     assert_eq!(blind().holding(&[0]).of("gpu-xid"), []);
-    let forgotten = look("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").holding(&[0]);
+    let forgotten = case("h100-sxm:nvml-silent").xid(3, 48, "pid=1, DBE").holding(&[0]);
     assert_eq!(forgotten.of("gpu-xid"), [Severity::Unknown]);
 }
 
 #[test]
 fn a_storm_of_events_makes_a_short_finding() {
-    let storm = (0..200).fold(look("h100-sxm"), |look, _| look.xid(3, 31, "pid=1, MMU Fault"));
+    let storm = (0..200).fold(case("h100-sxm"), |case, _| case.xid(3, 31, "pid=1, MMU Fault"));
     let finding = storm.judge().findings.remove(0);
     assert!(finding.what.ends_with("x200"));
     assert_eq!(finding.evidence.len(), super::MOST_ROWS);

@@ -66,22 +66,9 @@ pub(super) fn kinds<'a>(all: impl Iterator<Item = &'a Communication>) -> Vec<Kin
 #[cfg(test)]
 mod tests {
     use railgate_node_report::comm::{Collective, Reference, refer};
+    use railgate_node_report::testing::collective as row;
 
     use super::*;
-
-    fn row(op: &str, from_bytes: u64, busbw: Option<f64>) -> Collective {
-        Collective {
-            op: op.to_owned(),
-            from_bytes,
-            size: 16,
-            nodes: 2,
-            ranks: 8,
-            calls: 800,
-            gpu_s: 2.0,
-            busbw_gb_s: busbw,
-            ..Collective::default()
-        }
-    }
 
     #[test]
     fn signatures_of_all_nodes_are_summed_and_compared() {

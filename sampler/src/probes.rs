@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use railgate_child::{Task, become_user};
 use railgate_model::JobProcesses;
 use railgate_node_report::{JOB_NAME, StatsConfig, Tasks};
-use railgate_probe::{JobLook, job_processes};
+use railgate_probe::{JobProbe, job_processes};
 use railgate_runner::{SAMPLER_TASKS, now};
 
 use crate::run::{Mine, PROC};
@@ -16,17 +16,17 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Probes of the job's processes: a few early ones, when the environment is set up and NCCL starts, then
 /// infrequent ones.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct Probes {
     config: StatsConfig,
     begun: Instant,
     next: Duration,
     tasks: Tasks,
 }
 
-impl Looks {
+impl Probes {
     pub(crate) fn new(mine: &Mine) -> Self {
         let config = mine.config.stats.clone();
-        Looks { next: config.task_look, begun: Instant::now(), tasks: Tasks::default(), config }
+        Probes { next: config.task_look, begun: Instant::now(), tasks: Tasks::default(), config }
     }
 
     /// Time until the next probe.
@@ -34,7 +34,7 @@ impl Looks {
         self.next.saturating_sub(self.begun.elapsed())
     }
 
-    pub(crate) fn look_if_due(&mut self, mine: &Mine) {
+    pub(crate) fn probe_if_due(&mut self, mine: &Mine) {
         if self.due() > Duration::ZERO {
             return;
         }
@@ -53,7 +53,7 @@ fn look(mine: &Mine) -> Result<JobProcesses, String> {
     let job = &mine.report.job;
     let names = mine.report.settings.iter().map(|setting| setting.name.clone());
     let names = names.chain([JOB_NAME.to_owned()]).collect();
-    let order = (JobLook { job: mine.job, uid: job.uid, names }, job.gid);
+    let order = (JobProbe { job: mine.job, uid: job.uid, names }, job.gid);
     let order = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
     let found = railgate_child::ask(LOOK, &order, DEADLINE)?;
     serde_json::from_slice(&found).map_err(|why| why.to_string())
@@ -62,7 +62,7 @@ fn look(mine: &Mine) -> Result<JobProcesses, String> {
 /// Runs as the job's user, who may read everything that is probed, so that no process can trick it into reading
 /// more.
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
-    let (order, gid): (JobLook, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let (order, gid): (JobProbe, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
     if order.uid != 0 {
         become_user(order.uid, gid, &[]).map_err(|why| why.to_string())?;
     }
