@@ -2,61 +2,80 @@ mod chart;
 mod course;
 mod details;
 mod environment;
+#[cfg(test)]
+mod foreign;
 mod numbers;
 
 use std::fmt::Write as _;
 
+use maud::{Markup, PreEscaped, Render, html};
 use railgate_node_report::plain::{clock, span, stamp};
 use railgate_store::Course;
 use railgate_text::shorten;
 
 use crate::redact::redact;
-use crate::view::{Before, Ending, Lacking, Sentence, View, view};
-use crate::{EndKind, JobReport, Weight};
+use crate::view::{Ending, Lacking, Sentence, View, view};
+use crate::{EndKind, Event, JobReport, Weight};
 
-const STYLE: &str = include_str!("html/style.css");
+const DOCTYPE: PreEscaped<&str> = PreEscaped("<!doctype html>\n");
+const STYLE: PreEscaped<&str> = PreEscaped(include_str!("html/style.css"));
 
-/// Escaped for text and for attributes in double quotes; what could turn or hide the text after it is `?`.
-pub(crate) fn esc(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in shorten(text, 4000).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
+/// Text of the page. Every string goes through it: maud escapes a bare one too, but leaves it at its length, and leaves what
+/// could turn or hide the text after it. `foreign` tests that no string is bare.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a>(pub(crate) &'a str);
+
+impl Render for Text<'_> {
+    fn render_to(&self, page: &mut String) {
+        shorten(self.0, 4000).render_to(page);
     }
-    out
 }
 
-/// A table whose cells are escaped here; columns that begin with `#` are numbers, with `` ` `` code.
-pub(crate) fn table(out: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    if rows.is_empty() {
-        return;
+impl Render for Sentence {
+    fn render_to(&self, page: &mut String) {
+        Text(self.as_str()).render_to(page);
     }
-    let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
-        Some('#') => " class=\"n\"",
-        Some('`') => " class=\"c\"",
-        Some('@') => " class=\"t\"",
-        _ => "",
-    };
-    out.push_str("<div class=\"scroll\"><table><thead><tr>");
-    for (column, name) in head.iter().enumerate() {
+}
+
+/// A length in a drawing: a tenth of a unit is less than a pixel.
+#[derive(Clone, Copy, Debug)]
+struct Tenths(f64);
+
+impl Render for Tenths {
+    fn render_to(&self, page: &mut String) {
         // Writing to a String cannot fail.
-        let _ = write!(out, "<th{}>{}</th>", class(column), esc(name.trim_start_matches(['#', '`', '@'])));
+        let _ = write!(page, "{:.1}", self.0);
     }
-    out.push_str("</tr></thead><tbody>\n");
-    for row in rows {
-        out.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let _ = write!(out, "<td{}>{}</td>", class(column), esc(cell));
+}
+
+/// A table; columns that begin with `#` are numbers, with `` ` `` code, with `@` times.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
+    let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
+        Some('#') => Some("n"),
+        Some('`') => Some("c"),
+        Some('@') => Some("t"),
+        _ => None,
+    };
+    html! {
+        @if !rows.is_empty() {
+            div.scroll { table {
+                thead { tr {
+                    @for (column, name) in head.iter().enumerate() {
+                        th class=[class(column)] { (Text(name.trim_start_matches(['#', '`', '@']))) }
+                    }
+                } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (column, cell) in row.iter().enumerate() {
+                                td class=[class(column)] { (Text(cell)) }
+                            }
+                        }
+                    }
+                }
+            } }
         }
-        out.push_str("</tr>\n");
     }
-    out.push_str("</tbody></table></div>\n");
 }
 
 fn tone(kind: EndKind) -> &'static str {
@@ -75,39 +94,38 @@ fn tone(kind: EndKind) -> &'static str {
     }
 }
 
-pub(crate) fn pill(kind: EndKind) -> String {
-    format!("<span class=\"pill {}\">{}</span>", tone(kind), esc(kind.title()))
+pub(crate) fn pill(kind: EndKind) -> Markup {
+    html! { span.pill.(tone(kind)) { (Text(kind.title())) } }
 }
 
 /// Why it ended, what that stands on, what speaks against it.
-pub(crate) fn ended(out: &mut String, ended: &Ending) {
-    let _ = writeln!(out, "<p class=\"why\">{}</p>", esc(ended.why.as_str()));
-    if !ended.evidence.is_empty() {
-        out.push_str("<h3>Evidence, in time order</h3>");
-        let rows: Vec<Vec<String>> = ended
-            .evidence
-            .iter()
-            .take(100)
-            .map(|one| {
-                let time = one.time.map_or_else(|| "untimed".to_owned(), stamp);
-                vec![time, one.node.clone(), one.what.as_str().to_owned()]
-            })
-            .collect();
-        table(out, &["@Time", "Node", "What"], &rows);
+pub(crate) fn ended(ended: &Ending) -> Markup {
+    let rows: Vec<Vec<String>> = ended
+        .evidence
+        .iter()
+        .take(100)
+        .map(|one| {
+            let time = one.time.map_or_else(|| "untimed".to_owned(), stamp);
+            vec![time, one.node.clone(), one.what.as_str().to_owned()]
+        })
+        .collect();
+    html! {
+        p.why { (ended.why) }
+        @if !rows.is_empty() {
+            h3 { "Evidence, in time order" }
+            (table(&["@Time", "Node", "What"], &rows))
+        }
+        @if !ended.doubts.is_empty() {
+            h3 { "But" }
+            (list(&ended.doubts))
+        }
     }
-    list(out, "<h3>But</h3>", &ended.doubts);
 }
 
-/// Sentences below a heading; nothing where there are none.
-fn list(out: &mut String, heading: &str, sentences: &[Sentence]) {
-    if sentences.is_empty() {
-        return;
+fn list(sentences: &[Sentence]) -> Markup {
+    html! {
+        ul { @for sentence in sentences { li { (sentence) } } }
     }
-    let _ = write!(out, "{heading}<ul>");
-    for sentence in sentences {
-        let _ = write!(out, "<li>{}</li>", esc(sentence.as_str()));
-    }
-    out.push_str("</ul>\n");
 }
 
 /// The report as one page that needs nothing else: no network, no script, light and dark.
@@ -117,159 +135,176 @@ pub fn html(report: &JobReport) -> String {
 
 /// The same with time lines of GPUs, and why some are lacking.
 pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) -> String {
-    let mut out = String::with_capacity(64 * 1024);
     let view = view(report);
-    let head = &view.head;
-    let title = format!("Job {}", head.job);
-    begin(&mut out, &title);
-    let _ = writeln!(out, "<h1>{}{}</h1>", esc(&title), pill(head.ended.kind));
-    let user = if report.user.is_empty() { "unknown user" } else { &report.user };
-    let uid = report.uid.map(|uid| format!(" (uid {uid})")).unwrap_or_default();
-    let attempts = match report.attempts.len() {
-        1 => "1 attempt".to_owned(),
-        count => format!("{count} attempts"),
+    let title = format!("Job {}", view.head.job);
+    let body = html! {
+        h1 { (Text(&title)) (pill(view.head.ended.kind)) }
+        (about(report))
+        (head(&view))
+        (numbers::numbers(report, &view))
+        (course::courses(courses, problems))
+        h2 { "What happened" }
+        div.card {
+            (chart::chart(report))
+            (story(&report.timeline))
+        }
+        @for (attempt, of) in report.attempts.iter().zip(&view.attempts) {
+            (details::attempt(attempt, of, report.attempts.len() > 1))
+        }
+        (lacking(&view))
     };
+    page(report, &title, &body)
+}
+
+fn page(report: &JobReport, title: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="referrer" content="no-referrer";
+                title { (Text(title)) }
+                style { (STYLE) }
+            }
+            body { main {
+                (body)
+                footer {
+                    "railgate " (Text(&report.railgate)) ", report schema " (report.schema) ". Times are UTC. Rates are \
+                     means over the stated window; a counter that went backwards or crossed a boot is unknown, never zero."
+                }
+            } }
+        }
+    };
+    page.into_string()
+}
+
+/// Whose job it is, and when it ran.
+fn about(report: &JobReport) -> Markup {
+    let user = if report.user.is_empty() { "unknown user" } else { &report.user };
+    let partition = if report.partition.is_empty() { "unknown" } else { &report.partition };
     let started = report.attempts.first().and_then(|attempt| attempt.start);
     let finished = report.attempts.last().and_then(|attempt| attempt.end);
-    let lasted = match (started, finished) {
-        (Some(start), Some(end)) => {
-            format!(
-                ", {} from {}",
-                span(railgate_node_report::plain::float(end.saturating_sub(start)) / 1000.0),
-                stamp(start)
-            )
+    html! {
+        p.soft {
+            (Text(user))
+            @if let Some(uid) = report.uid { " (uid " (uid) ")" }
+            ", partition " (Text(partition)) ", "
+            @match report.attempts.len() { 1 => "1 attempt", count => { (count) " attempts" } }
+            @if let (Some(start), Some(end)) = (started, finished) {
+                @let seconds = railgate_node_report::plain::float(end.saturating_sub(start)) / 1000.0;
+                ", " (Text(&span(seconds))) " from " (Text(&stamp(start)))
+            }
         }
-        _ => String::new(),
-    };
-    let _ = writeln!(
-        out,
-        "<p class=\"soft\">{}{}, partition {}, {attempts}{}</p>",
-        esc(user),
-        esc(&uid),
-        esc(if report.partition.is_empty() { "unknown" } else { &report.partition }),
-        esc(&lasted)
-    );
-    out.push_str("<div class=\"card\">\n");
-    ended(&mut out, &head.ended);
-    if !head.before.is_empty() {
-        let one = |before: &Before| {
-            format!("attempt {} {}{}", before.attempt, pill(before.kind), esc(&before.nodes))
-        };
-        let before: Vec<String> = head.before.iter().map(one).collect();
-        let more = match head.more_before {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let _ = writeln!(out, "<p>Before: {}{more}</p>", before.join(", "));
     }
-    list(&mut out, "<h3>What to do</h3>", &head.steps);
-    if let Some(log) = &head.log {
-        let _ = writeln!(out, "<p class=\"soft\">Log: <code>{}</code></p>", esc(log.as_str()));
-    }
-    if let Some(slurm) = &head.slurm {
-        let _ = writeln!(out, "<p class=\"soft\">Slurm reports {}</p>", esc(slurm.as_str()));
-    }
-    out.push_str("</div>\n");
-
-    numbers::numbers(&mut out, report, &view);
-    course::courses(&mut out, courses, problems);
-    out.push_str("<h2>What happened</h2>\n<div class=\"card\">\n");
-    chart::chart(&mut out, report);
-    story(&mut out, report);
-    out.push_str("</div>\n");
-
-    for (attempt, of) in report.attempts.iter().zip(&view.attempts) {
-        details::attempt(&mut out, attempt, of, report.attempts.len() > 1);
-    }
-    lacking(&mut out, &view);
-    end(&mut out, report);
-    out
 }
 
-fn begin(out: &mut String, title: &str) {
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"referrer\" content=\"no-referrer\">\
-         <title>{}</title>\n<style>\n{STYLE}</style></head><body><main>\n",
-        esc(title)
-    );
-}
-
-fn end(out: &mut String, report: &JobReport) {
-    let _ = write!(
-        out,
-        "<footer>railgate {}, report schema {}. Times are UTC. Rates are means over the stated window; a counter \
-         that went backwards or crossed a boot is unknown, never zero.</footer>\n</main></body></html>\n",
-        esc(&report.railgate),
-        report.schema
-    );
+fn head(view: &View) -> Markup {
+    let head = &view.head;
+    html! {
+        div.card {
+            (ended(&head.ended))
+            @if !head.before.is_empty() {
+                p {
+                    "Before: "
+                    @for (place, before) in head.before.iter().enumerate() {
+                        @if place > 0 { ", " }
+                        "attempt " (before.attempt) " " (pill(before.kind)) (Text(&before.nodes))
+                    }
+                    @if head.more_before > 0 { " and " (head.more_before) " more" }
+                }
+            }
+            @if !head.steps.is_empty() {
+                h3 { "What to do" }
+                (list(&head.steps))
+            }
+            @if let Some(log) = &head.log {
+                p.soft { "Log: " code { (log) } }
+            }
+            @if let Some(slurm) = &head.slurm {
+                p.soft { "Slurm reports " (slurm) }
+            }
+        }
+    }
 }
 
 /// The page without names and rates: how it ended, the first screen, what stands out.
 pub fn redacted_html(report: &JobReport) -> String {
     let shown = redact(report);
-    let mut out = String::with_capacity(16 * 1024);
-    begin(&mut out, "Job");
-    let _ = writeln!(out, "<h1>Job{}</h1>", pill(shown.kind));
-    let _ = writeln!(out, "<div class=\"card\"><p class=\"why\">{}</p>", esc(&shown.why));
-    numbers::of_the_job(&mut out, shown.screen.into_iter());
-    out.push_str("</div>\n");
-    numbers::diagnoses(&mut out, &shown.diagnoses);
-    end(&mut out, report);
-    out
+    let body = html! {
+        h1 { "Job" (pill(shown.kind)) }
+        div.card {
+            p.why { (Text(&shown.why)) }
+            (numbers::of_the_job(shown.screen.into_iter()))
+        }
+        (numbers::diagnoses(&shown.diagnoses))
+    };
+    page(report, "Job", &body)
 }
 
-fn story(out: &mut String, report: &JobReport) {
+fn story(timeline: &[Event]) -> Markup {
     const MOST: usize = 300;
-    if report.timeline.is_empty() {
-        out.push_str("<p class=\"soft\">Nothing was recorded.</p>");
-        return;
-    }
-    out.push_str("<div class=\"scroll\"><table><thead><tr><th>Attempt</th><th>Time</th><th>Node</th><th>What</th></tr></thead><tbody>\n");
-    let mut day = String::new();
-    for event in report.timeline.iter().take(MOST) {
-        let stamp = stamp(event.time);
-        let today = stamp.get(..10).unwrap_or_default();
-        let date = if today == day { String::new() } else { format!("{today} ") };
-        today.clone_into(&mut day);
-        let bound = if event.by_then { "by " } else { "" };
-        let class = match event.weight {
-            Weight::Step => "",
-            Weight::Act => " class=\"calm\"",
-            Weight::Warn => " class=\"warn\"",
-            Weight::Fail => " class=\"bad\"",
-        };
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td class=\"t\">{}{bound}{}</td><td>{}</td><td{class}>{}</td></tr>",
-            event.attempt,
-            esc(&date),
-            clock(event.time),
-            esc(&event.node),
-            esc(&event.what)
-        );
-    }
-    out.push_str("</tbody></table></div>\n");
-    if report.timeline.len() > MOST {
-        let _ = writeln!(out, "<p class=\"soft\">and {} more</p>", report.timeline.len() - MOST);
+    let day = |event: &Event| stamp(event.time).get(..10).unwrap_or_default().to_owned();
+    html! {
+        @if timeline.is_empty() {
+            p.soft { "Nothing was recorded." }
+        } @else {
+            div.scroll { table {
+                thead { tr { th { "Attempt" } th { "Time" } th { "Node" } th { "What" } } }
+                tbody {
+                    @for (place, event) in timeline.iter().take(MOST).enumerate() {
+                        @let today = day(event);
+                        @let earlier = place.checked_sub(1).and_then(|place| timeline.get(place));
+                        tr {
+                            td { (event.attempt) }
+                            td.t {
+                                @if earlier.map(day).as_ref() != Some(&today) { (Text(&today)) " " }
+                                @if event.by_then { "by " }
+                                (Text(&clock(event.time)))
+                            }
+                            td { (Text(&event.node)) }
+                            td class=[class(event.weight)] { (Text(&event.what)) }
+                        }
+                    }
+                }
+            } }
+            @if timeline.len() > MOST {
+                p.soft { "and " (timeline.len() - MOST) " more" }
+            }
+        }
     }
 }
 
-fn lacking(out: &mut String, view: &View) {
-    if view.lacking.is_empty() && view.problems.is_empty() {
-        return;
+fn class(weight: Weight) -> Option<&'static str> {
+    match weight {
+        Weight::Step => None,
+        Weight::Act => Some("calm"),
+        Weight::Warn => Some("warn"),
+        Weight::Fail => Some("bad"),
     }
-    out.push_str("<h2>Missing from this report</h2>\n<div class=\"card\">\n");
+}
+
+fn lacking(view: &View) -> Markup {
     let cells = |one: &Lacking| {
         [&one.what, &one.why, &one.collect].into_iter().map(|cell| cell.as_str().to_owned()).collect()
     };
     let rows: Vec<Vec<String>> = view.lacking.iter().map(cells).collect();
-    table(out, &["Part", "Why", "`To collect it"], &rows);
-    list(out, "", &view.problems);
-    out.push_str("</div>\n");
+    html! {
+        @if !rows.is_empty() || !view.problems.is_empty() {
+            h2 { "Missing from this report" }
+            div.card {
+                (table(&["Part", "Why", "`To collect it"], &rows))
+                @if !view.problems.is_empty() { (list(&view.problems)) }
+            }
+        }
+    }
+}
+
+/// Text as it is on the page.
+#[cfg(test)]
+pub(crate) fn esc(text: &str) -> String {
+    Text(text).render().into_string()
 }
 
 #[cfg(test)]

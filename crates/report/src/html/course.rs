@@ -1,53 +1,63 @@
 use std::fmt::Write as _;
 
+use maud::{Markup, Render, html};
 use railgate_node_report::plain::{float, span, stamp};
 use railgate_store::Course;
 
-use super::esc;
+use super::{Tenths, Text};
 
 const LEFT: f64 = 110.0;
 const WIDTH: f64 = 1000.0;
 const LANE: f64 = 34.0;
 
 /// A lane for each GPU: how busy it was, its tensor pipe on top of that, its clock as a line.
-pub(super) fn courses(out: &mut String, courses: &[Course], problems: &[String]) {
-    if courses.is_empty() && problems.is_empty() {
-        return;
+pub(super) fn courses(courses: &[Course], problems: &[String]) -> Markup {
+    html! {
+        @if !courses.is_empty() || !problems.is_empty() {
+            h2 { "Time line of each GPU" }
+            div.card {
+                @for course in courses { (one(course)) }
+                @for problem in problems { p.warn { (Text(problem)) } }
+            }
+        }
     }
-    out.push_str("<h2>Time line of each GPU</h2>\n<div class=\"card\">\n");
-    for course in courses {
-        one(out, course);
-    }
-    for problem in problems {
-        let _ = writeln!(out, "<p class=\"warn\">{}</p>", esc(problem));
-    }
-    out.push_str("</div>\n");
 }
 
-fn one(out: &mut String, course: &Course) {
+fn one(course: &Course) -> Markup {
     let columns = course.gpus.iter().map(|gpu| gpu.busy.len()).max().unwrap_or(0).max(1);
     let width = (WIDTH - LEFT) / float(u64::try_from(columns).unwrap_or(1));
     let clocks = course.gpus.iter().flat_map(|gpu| gpu.clock.iter().flatten());
     let top = clocks.fold(0.0_f32, |top, clock| top.max(*clock));
     let height = LANE * float(u64::try_from(course.gpus.len()).unwrap_or(1));
-    let _ = writeln!(
-        out,
-        "<h3>{}</h3><p class=\"soft\">From {}, {} a column. Grey: time with any kernel. Green: tensor pipe. Line: SM \
-         clock, up to {top:.0} MHz. Nothing: not sampled.</p>\n<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-label=\"Activity of each GPU over the run\">",
-        esc(&course.node),
-        esc(&stamp(course.start)),
-        span(course.span_s)
-    );
-    for (lane, gpu) in (0_u32..).zip(&course.gpus) {
-        let floor = LANE * f64::from(lane + 1) - 4.0;
-        let _ = write!(out, "<text class=\"name\" x=\"0\" y=\"{:.1}\">GPU {}</text>", floor - 8.0, gpu.index);
-        for (values, fill) in [(&gpu.busy, "#8a93a0"), (&gpu.tensor, "#2e7d6b")] {
-            area(out, values, (width, floor), 100.0, fill);
+    html! {
+        h3 { (Text(&course.node)) }
+        p.soft {
+            "From " (Text(&stamp(course.start))) ", " (Text(&span(course.span_s))) " a column. Grey: time with any kernel. \
+             Green: tensor pipe. Line: SM clock, up to " (format_args!("{top:.0}")) " MHz. Nothing: not sampled."
         }
-        line(out, &gpu.clock, (width, floor), top);
+        svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-label="Activity of each GPU over the run" {
+            @for (lane, gpu) in (0_u32..).zip(&course.gpus) {
+                @let floor = LANE * f64::from(lane + 1) - 4.0;
+                text.name x="0" y=(Tenths(floor - 8.0)) { "GPU " (gpu.index) }
+                (area(&gpu.busy, (width, floor), "#8a93a0"))
+                (area(&gpu.tensor, (width, floor), "#2e7d6b"))
+                (line(&gpu.clock, (width, floor), top))
+            }
+        }
     }
-    out.push_str("</svg>\n");
+}
+
+/// Points of a shape.
+struct Points(Vec<(f64, f64)>);
+
+impl Render for Points {
+    fn render_to(&self, page: &mut String) {
+        for (place, (x, y)) in self.0.iter().enumerate() {
+            let blank = if place > 0 { " " } else { "" };
+            // Writing to a String cannot fail.
+            let _ = write!(page, "{blank}{x:.1},{y:.1}");
+        }
+    }
 }
 
 fn point((width, floor): (f64, f64), column: usize, share: f64) -> (f64, f64) {
@@ -70,37 +80,33 @@ fn runs(values: &[Option<f32>]) -> Vec<(usize, Vec<f32>)> {
     runs
 }
 
-fn area(out: &mut String, values: &[Option<f32>], place: (f64, f64), whole: f64, fill: &str) {
-    for (first, run) in runs(values) {
-        let mut path = String::new();
-        for (column, value) in (first..).zip(&run) {
-            let (x, y) = point(place, column, f64::from(*value) / whole);
-            let _ = write!(path, "{x:.1},{y:.1} {:.1},{y:.1} ", x + place.0);
-        }
-        let (from, _) = point(place, first, 0.0);
-        let (to, floor) = point(place, first + run.len(), 0.0);
-        let _ = writeln!(
-            out,
-            "<polygon points=\"{path}{to:.1},{floor:.1} {from:.1},{floor:.1}\" fill=\"{fill}\" fill-opacity=\"0.8\"></polygon>"
-        );
+fn area(values: &[Option<f32>], place: (f64, f64), fill: &'static str) -> Markup {
+    let shapes = runs(values).into_iter().map(|(first, run)| {
+        let steps = (first..).zip(&run).flat_map(|(column, value)| {
+            let (x, y) = point(place, column, f64::from(*value) / 100.0);
+            [(x, y), (x + place.0, y)]
+        });
+        let floor = [point(place, first + run.len(), 0.0), point(place, first, 0.0)];
+        Points(steps.chain(floor).collect())
+    });
+    html! {
+        @for points in shapes { polygon points=(points) fill=(fill) fill-opacity="0.8" {} }
     }
 }
 
-fn line(out: &mut String, values: &[Option<f32>], place: (f64, f64), top: f32) {
+fn line(values: &[Option<f32>], place: (f64, f64), top: f32) -> Markup {
     if top <= 0.0 {
-        return;
+        return Markup::default();
     }
-    for (first, run) in runs(values) {
-        let mut path = String::new();
-        for (column, value) in (first..).zip(&run) {
+    let lines = runs(values).into_iter().map(|(first, run)| {
+        let middles = (first..).zip(&run).map(|(column, value)| {
             let (x, y) = point(place, column, f64::from(*value / top));
-            let _ = write!(path, "{:.1},{y:.1} ", x + place.0 / 2.0);
-        }
-        let _ = writeln!(
-            out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"#c0392b\" stroke-width=\"1\"></polyline>",
-            path.trim_end()
-        );
+            (x + place.0 / 2.0, y)
+        });
+        Points(middles.collect())
+    });
+    html! {
+        @for points in lines { polyline points=(points) fill="none" stroke="#c0392b" stroke-width="1" {} }
     }
 }
 
@@ -116,12 +122,9 @@ mod tests {
         assert_eq!(runs(&busy), [(0, vec![50.0, 60.0]), (3, vec![70.0])]);
         let gpu = GpuCourse { index: 5, busy, tensor: vec![None; 4], clock: vec![Some(1800.0); 4] };
         let course = Course { node: "<n1>".to_owned(), start: 1, span_s: 60.0, gpus: vec![gpu] };
-        let mut out = String::new();
-        courses(&mut out, &[course], &["gn2: no <samples>".to_owned()]);
+        let out = courses(&[course], &["gn2: no <samples>".to_owned()]).into_string();
         assert_eq!((out.matches("<polygon").count(), out.matches("<polyline").count()), (2, 1));
         assert!(out.contains("&lt;n1&gt;") && out.contains("no &lt;samples&gt;") && out.contains("GPU 5"));
-        let mut nothing = String::new();
-        courses(&mut nothing, &[], &[]);
-        assert_eq!(nothing, "");
+        assert_eq!(courses(&[], &[]).into_string(), "");
     }
 }

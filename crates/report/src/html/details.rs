@@ -1,131 +1,126 @@
-use std::fmt::Write as _;
-
+use maud::{Markup, html};
 use railgate_model::{Access, Fitness};
 use railgate_node_report::plain::float;
 
-use super::{ended, esc, pill, table};
+use super::{Text, ended, pill, table};
 use crate::Attempt;
 use crate::text::more_nodes;
-use crate::view::{Count, Found, GateRow, GpuRow, NodeCounters, OfAttempt, PortRow, Rails, Ran};
+use crate::view::{
+    AskedNode, Controller, Count, Counters, Found, GateRow, GpuRow, NodeCounters, OfAttempt, PortRow, Rails,
+    Ran,
+};
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
 
-pub(super) fn attempt(out: &mut String, attempt: &Attempt, of: &OfAttempt, numbered: bool) {
-    let kind = if numbered { pill(attempt.ended.kind) } else { String::new() };
-    // Writing to a String cannot fail.
-    let _ = writeln!(out, "<h2>Attempt {}{kind}</h2>\n<div class=\"card\">", attempt.attempt);
-    if numbered {
-        ended(out, &of.ended);
-    }
-    out.push_str("<dl>");
-    if let Some(reported) = &of.reported {
-        let _ = write!(out, "<dt>Nodes</dt><dd>{}, {}</dd>", esc(&of.nodes), reported.as_str());
-    }
-    let ran = of.ran.as_ref().map(|ran| match ran {
-        Ran::Ended(ran) => ("Ran", ran),
-        Ran::Since(since) => ("Began", since),
-    });
-    if let Some((name, text)) = ran {
-        let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", text.as_str());
-    }
-    if let Some(exit) = &of.exit {
-        let _ = write!(out, "<dt>Ended</dt><dd>{}</dd>", esc(exit));
-    }
-    if let Some(controller) = &of.controller {
-        let _ = write!(
-            out,
-            "<dt>Controller</dt><dd>{}: {} <span class=\"soft\">(consent {}, waited {:.1} s)</span></dd>",
-            controller.what,
-            esc(controller.why.as_str()),
-            esc(&controller.consent),
-            float(controller.waited_ms) / 1000.0
-        );
-        if let Some(budget) = &controller.budget {
-            let _ = write!(out, "<dt>Budget</dt><dd>{}</dd>", budget.as_str());
-        }
-    }
-    for warning in &of.warnings {
-        let _ = write!(out, "<dt>Rails</dt><dd class=\"warn\">{}</dd>", esc(warning.as_str()));
-    }
-    out.push_str("</dl>\n");
+pub(super) fn attempt(attempt: &Attempt, of: &OfAttempt, numbered: bool) -> Markup {
     let asked = of.controller.iter().flat_map(|controller| &controller.nodes).take(MOST_NODES);
-    let rows: Vec<Vec<String>> = asked
-        .map(|node| {
-            let evidence =
-                node.evidence.as_ref().map_or_else(|| "no".to_owned(), |source| format!("yes, by {source}"));
-            vec![node.node.clone(), node.state.clone(), node.reason.as_str().to_owned(), evidence]
-        })
-        .collect();
-    table(out, &["Node", "State", "`Reason", "Evidence"], &rows);
-    if !of.gate.is_empty() {
-        gate(out, &of.gate);
-    }
-    let rows: Vec<Vec<String>> = of.findings.iter().map(finding).collect();
-    if !rows.is_empty() {
-        out.push_str("<h3>Findings</h3>");
-        table(out, &["Node", "Phase", "Check", "Severity", "Whose", "What", "Do", "`Evidence"], &rows);
-    }
-    if let Some(rails) = &of.rails {
-        wiring(out, rails);
-    }
-    if let Some(environment) = &of.environment {
-        super::environment::environment(out, environment);
-    }
-    if let Some(counters) = &of.counters {
-        let _ = writeln!(out, "<p>Counters: {}</p>", esc(counters.totals.as_str()));
-        for (position, node) in counters.nodes.iter().enumerate() {
-            one_node(out, node, position == 0);
+    let asked: Vec<Vec<String>> = asked.map(asked_cells).collect();
+    let findings: Vec<Vec<String>> = of.findings.iter().map(finding).collect();
+    html! {
+        h2 { "Attempt " (attempt.attempt) @if numbered { (pill(attempt.ended.kind)) } }
+        div.card {
+            @if numbered { (ended(&of.ended)) }
+            dl {
+                @if let Some(reported) = &of.reported {
+                    dt { "Nodes" } dd { (Text(&of.nodes)) ", " (reported) }
+                }
+                @match &of.ran {
+                    Some(Ran::Ended(ran)) => { dt { "Ran" } dd { (ran) } }
+                    Some(Ran::Since(since)) => { dt { "Began" } dd { (since) } }
+                    None => {}
+                }
+                @if let Some(exit) = &of.exit {
+                    dt { "Ended" } dd { (Text(exit)) }
+                }
+                @if let Some(controller) = &of.controller { (decision(controller)) }
+                @for warning in &of.warnings {
+                    dt { "Rails" } dd.warn { (warning) }
+                }
+            }
+            (table(&["Node", "State", "`Reason", "Evidence"], &asked))
+            @if !of.gate.is_empty() { (gate(&of.gate)) }
+            @if !findings.is_empty() {
+                h3 { "Findings" }
+                (table(&["Node", "Phase", "Check", "Severity", "Whose", "What", "Do", "`Evidence"], &findings))
+            }
+            @if let Some(rails) = &of.rails { (wiring(rails)) }
+            @if let Some(environment) = &of.environment { (super::environment::environment(environment)) }
+            @if let Some(counted) = &of.counters { (counters(counted)) }
         }
-        if counters.more > 0 {
-            let _ = writeln!(
-                out,
-                "<p class=\"soft\">{}, nothing unusual in the counters: --format json</p>",
-                more_nodes(counters.more)
-            );
-        }
     }
-    out.push_str("</div>\n");
 }
 
-fn word(fitness: Option<Fitness>) -> String {
-    let (class, word) = match fitness {
-        None => ("soft", "not judged".to_owned()),
-        Some(fitness) => match fitness {
-            Fitness::Fit => ("good", fitness.to_string()),
-            Fitness::Degraded | Fitness::Unknown => ("warn", fitness.to_string()),
-            Fitness::Unfit => ("bad", fitness.to_string()),
-        },
+fn decision(controller: &Controller) -> Markup {
+    html! {
+        dt { "Controller" }
+        dd {
+            (Text(controller.what)) ": " (controller.why) " "
+            span.soft {
+                "(consent " (Text(&controller.consent)) ", waited "
+                (format_args!("{:.1}", float(controller.waited_ms) / 1000.0)) " s)"
+            }
+        }
+        @if let Some(budget) = &controller.budget {
+            dt { "Budget" } dd { (budget) }
+        }
+    }
+}
+
+fn asked_cells(node: &AskedNode) -> Vec<String> {
+    let evidence =
+        node.evidence.as_ref().map_or_else(|| "no".to_owned(), |source| format!("yes, by {source}"));
+    vec![node.node.clone(), node.state.clone(), node.reason.as_str().to_owned(), evidence]
+}
+
+fn word(fitness: Option<Fitness>) -> Markup {
+    let class = match fitness {
+        None => "soft",
+        Some(Fitness::Fit) => "good",
+        Some(Fitness::Degraded | Fitness::Unknown) => "warn",
+        Some(Fitness::Unfit) => "bad",
     };
-    format!("<span class=\"{class}\">{word}</span>")
+    let word = fitness.map_or_else(|| "not judged".to_owned(), |fitness| fitness.to_string());
+    html! { span.(class) { (Text(&word)) } }
 }
 
-fn gate(out: &mut String, gate: &[GateRow]) {
-    out.push_str(
-        "<h3>Gate</h3><div class=\"scroll\"><table><thead><tr><th>Node</th><th>Before</th><th>After</th>\
-         <th>Options</th><th>What railgate did</th></tr></thead><tbody>\n",
-    );
+fn gate(gate: &[GateRow]) -> Markup {
     let listed = |row: &&GateRow| gate.len() <= MOST_NODES || row.has_news;
-    for row in gate.iter().filter(listed).take(MOST_NODES) {
-        let or_unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
-        let options = format!("gate {}, requeue {}", or_unknown(&row.gate), or_unknown(&row.requeue));
-        let profile = row.profile.as_ref().map(|name| format!(", profile {name}")).unwrap_or_default();
-        let acts: Vec<String> = row.acts.iter().map(|act| esc(act)).collect();
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td><td class=\"c\">{}</td></tr>",
-            esc(&row.node),
-            word(row.before),
-            word(row.after),
-            esc(&options),
-            esc(&profile),
-            if acts.is_empty() { "nothing".to_owned() } else { acts.join("<br>") }
-        );
-    }
-    out.push_str("</tbody></table></div>\n");
     let rest = gate.len() - gate.iter().filter(listed).count();
-    if rest > 0 {
-        let _ = writeln!(out, "<p class=\"soft\">and {} without findings</p>", more_nodes(rest));
+    html! {
+        h3 { "Gate" }
+        div.scroll { table {
+            thead { tr {
+                th { "Node" } th { "Before" } th { "After" } th { "Options" } th { "What railgate did" }
+            } }
+            tbody {
+                @for row in gate.iter().filter(listed).take(MOST_NODES) { (gate_row(row)) }
+            }
+        } }
+        @if rest > 0 {
+            p.soft { "and " (Text(&more_nodes(rest))) " without findings" }
+        }
+    }
+}
+
+fn gate_row(row: &GateRow) -> Markup {
+    let or_unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+    let options = format!("gate {}, requeue {}", or_unknown(&row.gate), or_unknown(&row.requeue));
+    let profile = row.profile.as_ref().map(|name| format!(", profile {name}")).unwrap_or_default();
+    html! {
+        tr {
+            td { (Text(&row.node)) }
+            td { (word(row.before)) }
+            td { (word(row.after)) }
+            td { (Text(&options)) (Text(&profile)) }
+            td.c {
+                @if row.acts.is_empty() { "nothing" }
+                @for (place, act) in row.acts.iter().enumerate() {
+                    @if place > 0 { br; }
+                    (Text(act))
+                }
+            }
+        }
     }
 }
 
@@ -150,14 +145,7 @@ fn finding(found: &Found) -> Vec<String> {
     }
 }
 
-fn wiring(out: &mut String, rails: &Rails) {
-    let _ = write!(
-        out,
-        "<details><summary>Rails, as on {} <span class=\"soft\">({}; found by {})</span></summary>",
-        esc(&rails.node),
-        rails.rows.len(),
-        esc(&rails.method)
-    );
+fn wiring(rails: &Rails) -> Markup {
     let rows: Vec<Vec<String>> = rails
         .rows
         .iter()
@@ -167,68 +155,75 @@ fn wiring(out: &mut String, rails: &Rails) {
             vec![number, gpus, port, pci, row.rate.clone(), row.numa.clone(), row.state.clone()]
         })
         .collect();
-    table(out, &["#Rail", "GPU", "@Port", "@PCI", "#Rate", "#NUMA", "State"], &rows);
     let left_out = rails.left_out.iter().map(|left| format!("{}: {}", left.port, left.why));
     let notes = rails.none.iter().chain(&rails.differ).chain(&rails.notes);
     let notes = notes.map(|note| note.as_str().to_owned());
-    let items: Vec<String> =
-        left_out.chain(notes).take(64).map(|item| format!("<li>{}</li>", esc(&item))).collect();
-    if !items.is_empty() {
-        let _ = write!(out, "<ul>{}</ul>", items.concat());
+    let items: Vec<String> = left_out.chain(notes).take(64).collect();
+    html! {
+        details {
+            summary {
+                "Rails, as on " (Text(&rails.node)) " "
+                span.soft { "(" (rails.rows.len()) "; found by " (Text(&rails.method)) ")" }
+            }
+            (table(&["#Rail", "GPU", "@Port", "@PCI", "#Rate", "#NUMA", "State"], &rows))
+            @if !items.is_empty() {
+                ul { @for item in &items { li { (Text(item)) } } }
+            }
+        }
     }
-    out.push_str("</details>\n");
 }
 
-fn one_node(out: &mut String, node: &NodeCounters, open: bool) {
-    let _ = write!(
-        out,
-        "<details{}><summary>Counters of {} <span class=\"soft\">{}</span></summary>",
-        if open { " open" } else { "" },
-        esc(&node.node),
-        esc(&node.window)
-    );
-    let rows: Vec<Vec<String>> = node.gpus.iter().map(gpu_cells).collect();
-    table(
-        out,
-        &[
-            "#GPU",
-            "@PCI",
-            "Job's",
-            "State",
-            "#Energy",
-            "#Mean power",
-            "#ECC uncorrected",
-            "#ECC corrected",
-            "#Rows remapped",
-            "#PCIe replays",
-            "#NVLink sent",
-            "#NVLink received",
-            "#NVLinks up",
-            "#After",
-        ],
-        &rows,
-    );
-    let rows: Vec<Vec<String>> = node.ports.iter().map(port_cells).collect();
-    if !rows.is_empty() {
-        out.push_str("<h3>Ports of the whole node, all jobs together</h3>");
-        table(
-            out,
-            &[
-                "#Rail",
-                "@Port",
-                "State",
-                "#Rate",
-                "#Sent",
-                "#Mean",
-                "#Received",
-                "#Mean",
-                "#Link downs",
-                "`Errors that grew",
-            ],
-            &rows,
-        );
+fn counters(counters: &Counters) -> Markup {
+    html! {
+        p { "Counters: " (counters.totals) }
+        @for (place, node) in counters.nodes.iter().enumerate() { (one_node(node, place == 0)) }
+        @if counters.more > 0 {
+            p.soft { (Text(&more_nodes(counters.more))) ", nothing unusual in the counters: --format json" }
+        }
     }
-    out.push_str("</details>\n");
+}
+
+fn one_node(node: &NodeCounters, open: bool) -> Markup {
+    const GPU: [&str; 14] = [
+        "#GPU",
+        "@PCI",
+        "Job's",
+        "State",
+        "#Energy",
+        "#Mean power",
+        "#ECC uncorrected",
+        "#ECC corrected",
+        "#Rows remapped",
+        "#PCIe replays",
+        "#NVLink sent",
+        "#NVLink received",
+        "#NVLinks up",
+        "#After",
+    ];
+    const PORT: [&str; 10] = [
+        "#Rail",
+        "@Port",
+        "State",
+        "#Rate",
+        "#Sent",
+        "#Mean",
+        "#Received",
+        "#Mean",
+        "#Link downs",
+        "`Errors that grew",
+    ];
+    let gpus: Vec<Vec<String>> = node.gpus.iter().map(gpu_cells).collect();
+    let ports: Vec<Vec<String>> = node.ports.iter().map(port_cells).collect();
+    html! {
+        details open[open] {
+            summary { "Counters of " (Text(&node.node)) " " span.soft { (Text(&node.window)) } }
+            (table(&GPU, &gpus))
+            @if !ports.is_empty() {
+                h3 { "Ports of the whole node, all jobs together" }
+                (table(&PORT, &ports))
+            }
+        }
+    }
 }
 
 fn pair(count: &Count) -> String {

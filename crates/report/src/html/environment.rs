@@ -1,28 +1,27 @@
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
-use super::{esc, table};
+use super::{Text, table};
 use crate::view::{Environment, NodesAlike};
 
 /// Groups of nodes beyond so many are in the JSON.
 const MOST_GROUPS: usize = 64;
 
-pub(super) fn environment(out: &mut String, environment: &Environment) {
-    out.push_str("<details><summary>NCCL environment</summary>");
-    for group in environment.groups.iter().take(MOST_GROUPS) {
-        one_group(out, group);
+pub(super) fn environment(environment: &Environment) -> Markup {
+    html! {
+        details {
+            summary { "NCCL environment" }
+            @for group in environment.groups.iter().take(MOST_GROUPS) { (one_group(group)) }
+            @if environment.groups.len() > MOST_GROUPS {
+                p.soft {
+                    "and " (environment.groups.len() - MOST_GROUPS) " more groups of nodes: --format json"
+                }
+            }
+        }
     }
-    if environment.groups.len() > MOST_GROUPS {
-        let more = environment.groups.len() - MOST_GROUPS;
-        // Writing to a String cannot fail.
-        let _ = write!(out, "<p class=\"soft\">and {more} more groups of nodes: --format json</p>");
-    }
-    out.push_str("</details>\n");
 }
 
-fn one_group(out: &mut String, group: &NodesAlike) {
-    let lead = if group.offered.is_empty() { "On" } else { "Offered on" };
-    let _ = write!(out, "<h3>{lead} {}</h3>", esc(&group.nodes));
-    let rows: Vec<Vec<String>> = group
+fn one_group(group: &NodesAlike) -> Markup {
+    let offered: Vec<Vec<String>> = group
         .offered
         .iter()
         .map(|setting| {
@@ -31,12 +30,7 @@ fn one_group(out: &mut String, group: &NodesAlike) {
             vec![name, value, how.to_owned(), setting.why.as_str().to_owned(), setting.source.clone()]
         })
         .collect();
-    table(out, &["`Name", "`Value", "How", "Why", "Source"], &rows);
-    if let Some(looked) = &group.looked {
-        let about = esc(looked.as_str());
-        let _ = write!(out, "<h3>In use <span class=\"soft\">({about}; self-reported)</span></h3>");
-    }
-    let rows: Vec<Vec<String>> = group
+    let applied: Vec<Vec<String>> = group
         .applied
         .iter()
         .map(|row| {
@@ -44,12 +38,7 @@ fn one_group(out: &mut String, group: &NodesAlike) {
             vec![row.steps.join(", "), name, value, row.whose.as_str().to_owned(), row.processes.to_string()]
         })
         .collect();
-    table(out, &["Step", "`Name", "`Value", "Whose", "#Processes"], &rows);
-    if let Some(transport) = &group.transport {
-        let class = if group.fell_back { "warn" } else { "soft" };
-        let _ = write!(out, "<p class=\"{class}\">{}</p>", esc(transport.as_str()));
-    }
-    let rows: Vec<Vec<String>> = group
+    let began: Vec<Vec<String>> = group
         .steps
         .iter()
         .flat_map(|step| step.variables.iter().map(move |one| (step, one)))
@@ -58,8 +47,19 @@ fn one_group(out: &mut String, group: &NodesAlike) {
             vec![step.step.clone(), one.name.clone(), one.value.clone(), one.whose.to_owned(), other]
         })
         .collect();
-    if !rows.is_empty() {
-        out.push_str("<h3>What the steps began with <span class=\"soft\">(self-reported)</span></h3>");
-        table(out, &["Step", "`Name", "`Value", "Whose", "`Instead of"], &rows);
+    html! {
+        h3 { @if group.offered.is_empty() { "On " } @else { "Offered on " } (Text(&group.nodes)) }
+        (table(&["`Name", "`Value", "How", "Why", "Source"], &offered))
+        @if let Some(looked) = &group.looked {
+            h3 { "In use " span.soft { "(" (looked) "; self-reported)" } }
+        }
+        (table(&["Step", "`Name", "`Value", "Whose", "#Processes"], &applied))
+        @if let Some(transport) = &group.transport {
+            p class=(if group.fell_back { "warn" } else { "soft" }) { (transport) }
+        }
+        @if !began.is_empty() {
+            h3 { "What the steps began with " span.soft { "(self-reported)" } }
+            (table(&["Step", "`Name", "`Value", "Whose", "`Instead of"], &began))
+        }
     }
 }
