@@ -7,11 +7,11 @@ use crate::{Optic, Part, Reading, SelfTested, SiteCheck, SiteRequest, TopologyFi
 /// A reading that is made on request only, since it costs time or starts a program. It runs beside the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// What each NVLink counts, with [`PartName::Gpus`]: some 50 questions to each GPU.
+    /// What each NVLink counts, with [`crate::PartName::Gpus`]: some 50 questions to each GPU.
     NvLinkErrors,
-    /// The own logs of NVMe drives, with [`PartName::Host`].
+    /// The own logs of NVMe drives, with [`crate::PartName::Host`].
     DriveLogs,
-    /// These mounts, with [`PartName::Host`].
+    /// These mounts, with [`crate::PartName::Host`].
     Mounts(Vec<PathBuf>),
     /// The site's own checks.
     SiteChecks(SiteRequest),
