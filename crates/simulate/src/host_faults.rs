@@ -53,11 +53,11 @@ pub enum HostFault {
     TopologyBroken,
     TopologyStale,
     /// A line in the kernel log.
-    Says(&'static str),
+    LogLine(&'static str),
 }
 
 /// Kernel log lines, for faults that only the log shows. `GPU` and `HCA` stand for the address of the first one.
-pub(super) mod says {
+pub(super) mod log_lines {
     pub(crate) const TASK_HUNG: &str = "INFO: task python3:4711 blocked for more than 120 seconds.";
     pub(crate) const SOFT_LOCKUP: &str = "watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4711]";
     pub(crate) const HARD_LOCKUP: &str = "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12";
@@ -97,7 +97,7 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: HostFault) -> Option<String>
     match fault {
         HostFault::HostSilent => snapshot.host = Part::Silent { after_ms: DEADLINE_MS },
         HostFault::HostStuck => snapshot.host = Part::Stuck { after_ms: DEADLINE_MS },
-        HostFault::Says(text) => return line(snapshot, text),
+        HostFault::LogLine(text) => return line(snapshot, text),
         HostFault::MemoryMissing => {
             if let Part::Read { data, .. } = &mut snapshot.host {
                 data.memory_mib = data.memory_mib.clone().map(|mib| mib - mib / 16);
