@@ -2,7 +2,7 @@
 //!
 //! They run as root, so each must be a regular file, not a link, that only root can change ([`trusted`]).
 
-mod says;
+mod output;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -106,7 +106,7 @@ pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
 /// Runs a site check and returns its outcome.
 fn run(input: &Run) -> SiteOutcome {
     match run_program(input) {
-        Ended::Exited { code, out, err } => says::outcome_of(code, &out, &err),
+        Ended::Exited { code, out, err } => output::outcome_of(code, &out, &err),
         Ended::Failed(why) => SiteOutcome::Failed(why),
         Ended::Silent { stuck, after_ms } => SiteOutcome::Silent { stuck, after_ms },
     }

@@ -44,13 +44,13 @@ pub(super) fn outcome_of(code: i32, out: &str, err: &str) -> SiteOutcome {
         2 => Some(Severity::Fail),
         _ => Some(Severity::Unknown),
     };
-    let said = out.trim();
-    let mut findings = match said.bytes().next() {
-        Some(b'{') => match serde_json::from_str::<Json>(said) {
+    let text = out.trim();
+    let mut findings = match text.bytes().next() {
+        Some(b'{') => match serde_json::from_str::<Json>(text) {
             Ok(one) => from_json(vec![one]),
             Err(why) => return broken(code, &why),
         },
-        Some(b'[') => match serde_json::from_str::<Vec<Json>>(said) {
+        Some(b'[') => match serde_json::from_str::<Vec<Json>>(text) {
             Ok(all) => from_json(all),
             Err(why) => return broken(code, &why),
         },
@@ -59,7 +59,7 @@ pub(super) fn outcome_of(code: i32, out: &str, err: &str) -> SiteOutcome {
                 severity,
                 class: None,
                 part: String::new(),
-                what: line(code, said, err),
+                what: line(code, text, err),
                 fix: String::new(),
                 proof: format!("exit code {code}"),
             });
@@ -74,7 +74,7 @@ pub(super) fn outcome_of(code: i32, out: &str, err: &str) -> SiteOutcome {
             severity,
             class: None,
             part: String::new(),
-            what: format!("exit code {code}, which its JSON does not say"),
+            what: format!("exit code {code}, worse than its JSON status"),
             fix: String::new(),
             proof: format!("exit code {code}"),
         });
@@ -84,7 +84,7 @@ pub(super) fn outcome_of(code: i32, out: &str, err: &str) -> SiteOutcome {
 
 fn broken(code: i32, why: &serde_json::Error) -> SiteOutcome {
     SiteOutcome::Failed(format!(
-        "exit code {code}, and what it said is no JSON of a check: {}",
+        "exit code {code}, output is not valid site check JSON: {}",
         clip(&why.to_string(), 120)
     ))
 }
@@ -103,7 +103,7 @@ fn from_json(all: Vec<Json>) -> Vec<SiteFinding> {
             severity,
             class: json.class.filter(|class| *class != Class::Internal),
             part: part(&json.part),
-            what: if what.is_empty() { format!("says {severity}") } else { what },
+            what: if what.is_empty() { format!("reports {severity}") } else { what },
             fix: clip(&json.fix, FIX_CHARS),
             proof: format!("status {severity}"),
         })
@@ -117,11 +117,11 @@ fn line(code: i32, out: &str, err: &str) -> String {
     let first = |text: &str| text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     let Some(text) = first(out).or_else(|| first(err)) else { return format!("exit code {code}") };
     let text = text.split('|').next().unwrap_or_default().trim();
-    let says_status = |head: &str| head.split([' ', ':']).any(|word| STATUS.contains(&word));
+    let has_status = |head: &str| head.split([' ', ':']).any(|word| STATUS.contains(&word));
     let rest = text
         .split_once(" - ")
         .or_else(|| text.split_once(": "))
-        .filter(|(head, rest)| says_status(head) && !rest.trim().is_empty())
+        .filter(|(head, rest)| has_status(head) && !rest.trim().is_empty())
         .map_or(text, |(_, rest)| rest);
     let text = clip(rest, WHAT_CHARS);
     if text.is_empty() { format!("exit code {code}") } else { text }
@@ -181,7 +181,7 @@ mod tests {
             (first.part.as_str(), first.what.as_str(), first.fix.as_str()),
             ("psu-1", "no input", "replace PSU")
         );
-        assert_eq!((findings[1].severity, findings[1].what.as_str()), (Severity::Warn, "says warn"));
+        assert_eq!((findings[1].severity, findings[1].what.as_str()), (Severity::Warn, "reports warn"));
     }
 
     #[test]
