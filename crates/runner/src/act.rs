@@ -111,7 +111,7 @@ fn no_longer_let_through(desk: &DrainDesk, places: &Places, node: &str, ask: boo
     // A GPU that answers again is still found, as a warning.
     let still = |episode: &Episode| {
         let fails = episode.open && !episode.shadow && episode.finding.severity == Severity::Fail;
-        fails && note.tells_of(&episode.finding)
+        fails && note.matches(&episode.finding)
     };
     if !FindingHistory::load(places).episodes.iter().any(still) {
         desk.take_back_let_through(node);

@@ -56,7 +56,7 @@ impl LetThrough {
     }
 
     /// Whether the comment is about this finding.
-    pub fn tells_of(&self, finding: &Finding) -> bool {
+    pub fn matches(&self, finding: &Finding) -> bool {
         LetThrough::new(&Reason::new(finding, self.reason.phase, &[]), 0)
             .is_some_and(|other| other.is_of(self))
     }
@@ -93,7 +93,7 @@ impl DrainDesk {
                 let text = note.to_string();
                 self.keep_let_through(&text);
                 if let Err(why) = client.until(Instant::now() + PATIENCE).set_comment(node, &text) {
-                    warn!("{node}: its comment does not say that it is unfit: {why}");
+                    warn!("{node}: the unfit mark could not be written to its comment: {why}");
                 }
             }
         }
@@ -126,7 +126,7 @@ impl DrainDesk {
         });
         match emptied {
             Ok(()) => self.keep_let_through(""),
-            Err(why) => warn!("{node}: its comment still says that it is unfit: {why}"),
+            Err(why) => warn!("{node}: the unfit mark could not be removed from its comment: {why}"),
         }
     }
 
