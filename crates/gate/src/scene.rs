@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The Xids come from NVML's events, since the kernel log could not be read.
-    pub(crate) fn told_by_nvml(&self) -> bool {
+    pub(crate) fn reported_by_nvml(&self) -> bool {
         self.now.kernel_log.data().is_none()
     }
 

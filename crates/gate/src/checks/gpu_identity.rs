@@ -10,19 +10,20 @@ pub(crate) struct GpuIdentity;
 
 settings! {
     action = Drain;
-    foreign: Severity = Severity::Warn, "a GPU of another type than the profile's; class site";
+    foreign: Severity = Severity::Warn, "a GPU of another model than the profile's; class site";
     short: Severity = Severity::Warn, "a GPU with less memory than the profile's";
 }
 
 impl Check for GpuIdentity {
-    const ABOUT: &'static str = "a GPU is of another type, or has less memory, than the profile says";
+    const ABOUT: &'static str = "a GPU is of another model, or has less memory, than in the profile";
     const EXPLAIN: &'static str = "
-Reads `nvmlDeviceGetName` and `nvmlDeviceGetMemoryInfo_v2` and compares with the profile's `gpus.names` and
-`gpus.memory_gib`. 10 % less is tolerated: ECC takes a sixteenth of graphics memory.
+Reads `nvmlDeviceGetName` and `nvmlDeviceGetMemoryInfo_v2` and compares them with the profile's `gpus.names` and
+`gpus.memory_gib`. Up to 10 % less memory is tolerated, because ECC takes a sixteenth of graphics memory.
 
-Why: Slurm assigns GPUs by gres.conf, and a job that fits into 80 GB does not fit into 40.
+Why: Slurm assigns GPUs by gres.conf, and a job that needs 80 GB does not fit into 40 GB.
 
-Fix: name: correct profile or gres.conf. Memory: replace a GPU that hides memory after an error (Xid 168; RMA).
+Fix: if the name differs, correct the profile or gres.conf. If memory is missing after an error
+(Xid 168), replace the GPU (RMA).
 ";
     const CLASS: Class = Class::Site;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

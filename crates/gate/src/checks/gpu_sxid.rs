@@ -34,18 +34,18 @@ driver's source (NVIDIA's open kernel modules 515 to 595).
 Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot brings its links back.
 
 - Errors after which the fabric is lost until a reboot (12020, 22003, 22011, 23001-23017: always fatal by the Fabric Manager
-  User Guide) or until all GPUs and switches are reset (10003, 19084), if the line says fatal: `fail` if NVML confirms it (a
-  GPU of the node is lost, asks for a reset, or has NVLinks down) or when the driver logs it a second time within 24 hours;
+  User Guide) or until all GPUs and switches are reset (10003, 19084), if the line is marked fatal: `fail` if NVML confirms it
+  (a GPU of the node is lost, requests a reset, or has NVLinks down) or when the driver logs it a second time within 24 hours;
   until then `warn`. NVML cannot read the switch itself.
-- Other lines that say fatal: `fatal`. If a link is down, `gpu-nvlink` reports it. A link fault (20034) within five seconds
-  after a GPU fell off the bus is a consequence of that, and a note.
-- Lines that say neither (`26006, SOE HALTED`; `10004, Thermal Slowdown Engaged`; `10007, IO failure`; `25010, ALI Training
-  failure`): `warn`; the end of a thermal event (10005, 28002, 28004) and 10010 are a note. They report the switch's
+- Other lines marked fatal: the setting `fatal`. If a link is down, `gpu-nvlink` reports it. A link fault (20034) within five
+  seconds after a GPU fell off the bus is a consequence of that, and a note.
+- Lines without such a mark (`26006, SOE HALTED`; `10004, Thermal Slowdown Engaged`; `10007, IO failure`; `25010, ALI
+  Training failure`): `warn`; the end of a thermal event (10005, 28002, 28004) and 10010 are a note. They report the switch's
   controller, temperature, registers and cables; a link or GPU that is lost with it has its own finding.
-- Lines that say non-fatal or correctable: a note.
+- Lines marked non-fatal or correctable: a note.
 
-`codes` overrides single codes. A job that holds only some of the node's GPUs is only warned: the record does not tell which
-GPU used the link. Machines whose switches are managed elsewhere (NVL72) log no such lines.
+`codes` overrides single codes. A job that holds only some of the node's GPUs gets only a warning: the record does
+not identify the GPU that used the link. Machines whose switches are managed elsewhere (NVL72) log no such lines.
 
 Fix: reboot; if the same switch fails again, replace the baseboard (RMA).
 ";

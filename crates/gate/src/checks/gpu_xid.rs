@@ -22,7 +22,7 @@ settings! {
     action = Drain;
     unknown_code: Severity = Severity::Warn, "a code that is in neither NVIDIA's catalogue nor the driver's source";
     #[serde(skip_serializing_if = "Option::is_none")]
-    nvlink_fatal: Option<Severity> = None, "an NVLink 5 record (144 to 150) that says Fatal; unset: by the decode table";
+    nvlink_fatal: Option<Severity> = None, "an NVLink 5 record (144 to 150) marked Fatal; unset: the decode table decides";
     codes: BTreeMap<String, Severity> = BTreeMap::new(), limit keys(is_code, not_an_xid), "severities of single codes: { \"94\" = \"fail\", \"119\" = \"warn\" }";
 }
 
@@ -36,52 +36,49 @@ impl Check for GpuXid {
 Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the last clean check
 run of this boot, and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
 
-Why: the driver is the first to see hardware faults. But most of its lines report errors of the application, and a node must
-not be drained for these.
+Why: the driver reports hardware faults first. But most Xids report application errors, which must not drain a node.
 
-By itself, a record is judged by NVIDIA's Xid catalogue (`Xid-Catalog.xlsx` of 2025-09-30, 172 codes). The catalogue's
+NVIDIA's Xid catalogue (`Xid-Catalog.xlsx` of 2025-09-30, 172 codes) gives the severity of a record. The catalogue's
 immediate action decides: RESET_GPU, RESTART_BM, RESTART_VM, CHECK_UVM, CHECK_MECHANICALS and the workflows of 48 and 74 are `fail`;
 CONTACT_SUPPORT, UPDATE_SWFW, XID_154 and an empty cell are `warn`; IGNORE, RESTART_APP and the workflow of 45 are `note`.
-The result, for the codes that a GPU of the catalogue (A100, H100, B100, GB200) reports, and for newer ones:
+The result for codes that the catalogue's GPUs (A100, H100, B100, GB200) report, and for newer codes:
 
 - `fail`: 46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 159, 167-169,
   171-173.
 - `warn`: 63, 78, 92, 94, 121, 154, 166, 170, 175, 176.
 - `note`: 37, 38, 44, 66, 67, 93, 106-108, 137, 141, 157, 160-165, 174.
-- `note`, class `user` (an application's own error, never a drain): 8, 11, 13, 14, 25, 31, 32, 39-41, 43, 45, 60,
+- `note`, class `user` (an application error, which never drains): 8, 11, 13, 14, 25, 31, 32, 39-41, 43, 45, 60,
   68-72, 75-77, 80, 82-86, 88, 89, 96-105, 126-135, 139, 142.
 
 `gpu-lost` reports 79 and `gpu-recovery-action` reports 154, unless these checks are off. The other codes of the catalogue,
 which only older GPUs report, are `warn`, except 152 and 153 (IGNORE): `note`.
-A code that neither the catalogue nor the driver's source (595) has is `unknown_code`.
+A code that is in neither the catalogue nor the driver's source (595) has the severity `unknown_code`.
 
 144-150 (NVLink 5) are decoded: the first number of the record (`intrInfo`) and the second (error status) select a row of the
-catalogue's decode table, and its immediate action decides, also against the record's own \"Fatal\" or \"Nonfatal\". For
-example, 149 with subcode 33 is RESET_GPU, with subcode 38 or 40 IGNORE; 145 RLW_RXPIPE is IGNORE, and RESET_GPU where the
-record has the bit of the second action. Numbers without a row: `warn` where the record says \"Fatal\", otherwise a note.
-If `nvlink_fatal` is set, it is the severity of every record that says \"Fatal\"; the table judges the others.
+catalogue's decode table. The immediate action of that row decides, whether the record is marked \"Fatal\" or \"Nonfatal\". For
+example, 149 with subcode 33 is RESET_GPU, and with subcode 38 or 40 IGNORE. 145 RLW_RXPIPE is IGNORE, or RESET_GPU if the
+record has the bit of the second action. A record without a row is `warn` if it is marked \"Fatal\", otherwise `note`.
+If `nvlink_fatal` is set, it is the severity of every record marked \"Fatal\"; the table judges the others.
 
 Where railgate departs from the catalogue, and why:
 
-- 47, 65, 73, 142: `note` (catalogue: CONTACT_SUPPORT): video encoder errors are like video decoder errors, for which the
-  catalogue says RESTART_APP.
+- 47, 65, 73, 142: `note` (catalogue: CONTACT_SUPPORT): video encoder errors are like video decoder errors, which are
+  RESTART_APP in the catalogue.
 - 63: `warn` (catalogue: IGNORE): a recorded remap takes effect only when the GPU is reset.
 - 92: `warn` (catalogue: IGNORE): many corrected errors often come before uncorrected ones.
-- 94: `warn` (catalogue: RESTART_APP): only the application that met the error has to restart, and its cause is the
-  GPU's memory.
+- 94: `warn` (catalogue: RESTART_APP): only the affected application has to restart, but the cause is the GPU's memory.
 - 121: `warn` (catalogue: IGNORE): a reset at the next service window trains the link again.
-- 162-165: `note` (catalogue: no action): a change of power smoothing ends no job.
-- 167: `fail` (catalogue: no action): a GPU that PCIe no longer reaches is treated as one that fell off the bus (Xid
-  79).
-- 168: `fail` (catalogue: no action): only a new start of the driver moves the protected region.
-- 169: `fail` (catalogue: no action): the catalogue describes the halt as it does Xid 62, which is RESET_GPU.
+- 162-165: `note` (catalogue: no action): a change of power smoothing does not end a job.
+- 167: `fail` (catalogue: no action): a GPU that PCIe no longer reaches is judged like one off the bus (Xid 79).
+- 168: `fail` (catalogue: no action): only a restart of the driver moves the protected region.
+- 169: `fail` (catalogue: no action): the catalogue describes the halt like Xid 62, which is RESET_GPU.
 - 171, 172: `fail` (catalogue: no action): the catalogue calls them details of Xid 48, which resets the GPU.
-- 173: `fail` (catalogue: no action): newer than the catalogue; the driver calls the link between CPU and GPU fatally
-  failed.
-- 174: `note` (catalogue: no action): newer than the catalogue; the driver reports the silent end of a process, not a
-  fault.
+- 173: `fail` (catalogue: no action): newer than the catalogue; the driver reports a fatal failure of the link between
+  CPU and GPU.
+- 174: `note` (catalogue: no action): newer than the catalogue; the driver reports that a process was ended
+  silently, which is not a fault.
 
-A line in the kernel log alone drains no node: NVML has to confirm it. The readings that change with a fault, by code:
+A line in the kernel log alone never drains a node: NVML must confirm it. The readings that change with a fault, by code:
 uncorrected ECC errors (48, 95, 140, 171, 172), row remap (64, 156), NVLinks (74, 136, 144-150, 155), whether
 the GPU answers (79), and for all of them the recovery action (field 230, R570 and later).
 
@@ -89,15 +86,15 @@ the GPU answers (79), and for all of them the recovery action (field 230, R570 a
 - NVML has no such reading (54; before R570 also the codes whose only reading is the recovery action), or could not be
   queried: `fail` when the driver logs it a second time within 24 hours (`[gate] strikes`), until then `warn`.
 - NVML shows no fault: `warn`. For example, the link recovered, a peer was reset, or a timeout passed.
-- A code that a program can raise never fails without NVML, even if `codes` makes it `fail`. These are 109, 159, and errors
-  of 144-150 whose origin the catalogue does not call hardware or firmware.
+- A code that a program can raise never fails without NVML, even if `codes` sets it to `fail`. These are 109, 159, and errors
+  of 144-150 whose origin in the catalogue is neither hardware nor firmware.
 
-The finding names the fix that field 230 or Xid 154 asks for. If the driver asked for a reset after the error and asks for
-none now, the error is cured and only a warning. `codes` overrides single codes; a code that a site makes `fail` has the class
-`node`. Only complete sentences of the driver count; a process whose name imitates one is reported by `kmsg-forged`.
+The finding names the fix that field 230 or Xid 154 requests. If the driver requested a reset after the error and no longer
+does, the GPU has been reset: `warn`. `codes` overrides single codes; a code that a site sets to `warn` or `fail` has the
+class `node`. Only complete driver messages count; `kmsg-forged` reports a process whose name imitates one.
 
-Fix: do what the finding names: `nvidia-smi -r -i N` with the GPU idle, or a reboot. The same code again after two resets:
-replace the GPU (RMA).
+Fix: apply the fix in the finding: `nvidia-smi -r -i N` with the GPU idle, or a reboot. If the code occurs again after two
+resets, replace the GPU (RMA).
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::KernelLog, PartName::Gpus];
@@ -242,14 +239,14 @@ fn group(
         )
     });
     let written = events.iter().map(|event| event.time).collect();
-    let nvml = match scene.told_by_nvml() && !raisable {
-        true => Nvml::Confirms(told_by_nvml(part, code)),
+    let nvml = match scene.reported_by_nvml() && !raisable {
+        true => Nvml::Confirms(reported_by_nvml(part, code)),
         false => of_gpu(scene, part, counterparts(code)),
     };
     grade(found, nvml, raisable, written)
 }
 
-fn told_by_nvml(part: &str, code: u32) -> Evidence {
+fn reported_by_nvml(part: &str, code: u32) -> Evidence {
     let source = "nvmlEventSetWait".to_owned();
     Evidence { what: format!("gpu {part} Xid event"), got: code.to_string(), want: "none".to_owned(), source }
 }

@@ -10,7 +10,7 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct IbSlot;
 
 impl Check for IbSlot {
-    const ABOUT: &'static str = "an RDMA device is not in the slot that its name stands for";
+    const ABOUT: &'static str = "an RDMA device is not in the slot that its name belongs to";
     const EXPLAIN: &'static str = "
 Reads where `/sys/class/infiniband/*/device` points and compares it with the profile's `[fabric] slots`
 (`mlx5_0 = \"0000:18:00.0\"`). Without such a table nothing is judged: railgate's own lists go by the PCI tree, so names that

@@ -112,7 +112,7 @@ fn site_settings_override_the_table() {
     let fail = confirmed(94).settings("[checks.gpu-xid.codes]\n94 = \"fail\"");
     assert_eq!(fail.of("gpu-xid"), [Severity::Fail]);
     let user = confirmed(31).settings("[checks.gpu-xid.codes]\n31 = \"fail\"");
-    assert_eq!(user.of("gpu-xid"), [Severity::Fail], "the site says that it is the node's");
+    assert_eq!(user.of("gpu-xid"), [Severity::Fail], "the site sets the class node");
     let warn = xid(119).settings("[checks.gpu-xid.codes]\n119 = \"warn\"");
     assert_eq!(warn.fitness(), Fitness::Degraded);
     let strict = confirmed(4242).settings("[checks.gpu-xid]\nunknown_code = \"fail\"");
@@ -138,9 +138,9 @@ fn an_xid_before_a_reset_does_not_fail() {
         "degraded: warn gpu-xid@3: Xid 95 (uncontained ECC error), reset since; reset GPU"
     );
     let before = case("h100-sxm").xid(3, 154, RESET).xid(3, 95, "pid=1, Uncontained");
-    assert!(!before.summary().contains("reset since"), "the error came after the driver's word");
+    assert!(!before.summary().contains("reset since"), "the error came after the driver's request");
     let old = old_driver(xid(95).xid(3, 154, RESET));
-    assert!(!old.summary().contains("reset since"), "nothing says that it was reset");
+    assert!(!old.summary().contains("reset since"), "no sign of a reset");
     let still = xid(95)
         .xid(3, 154, RESET)
         .gpu(3, |gpu| gpu.recovery_action = Reading::Known(RecoveryAction::GpuReset));
@@ -307,7 +307,7 @@ fn the_page_lists_the_codes_of_the_table() {
         format!("- `warn`: {}.", listed(Severity::Warn, Class::Node)),
         format!("- `note`: {}.", listed(Severity::Note, Class::Node)),
         format!(
-            "- `note`, class `user` (an application's own error, never a drain): {}.",
+            "- `note`, class `user` (an application error, which never drains): {}.",
             listed(Severity::Note, Class::User)
         ),
     ];
