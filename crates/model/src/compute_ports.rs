@@ -185,7 +185,7 @@ impl<'a> Sorted<'a, '_> {
                     _ if fabric.hcas == Some(0) => "the machine type has no compute fabric".to_owned(),
                     (_, Some(LinkLayer::Other(layer)), _) => format!("link layer '{layer}'"),
                     (_, Some(have), Some(want)) if want != have => {
-                        format!("speaks {}, compute ports speak {}", have.name(), want.name())
+                        format!("link layer {}, compute ports have {}", have.name(), want.name())
                     }
                     _ => {
                         let to = |gpu: &GpuPlace<'_>| Some(Distance::assumed(gpu.place?, place?));
@@ -266,7 +266,7 @@ impl<'a> Sorted<'a, '_> {
         let most = commonest(active.filter_map(ComputePort::layer).map(is_ethernet));
         self.leave_out(Because::Layer, |port| {
             let layer = port.layer().filter(|layer| most.is_some_and(|most| is_ethernet(layer) != most))?;
-            Some(format!("speaks {}, most ports do not: NCCL cannot mix them", layer.name()))
+            Some(format!("link layer {}, unlike most ports: NCCL cannot mix them", layer.name()))
         });
     }
 
