@@ -84,9 +84,7 @@ fn below(folder: &Path, files: &mut Vec<PathBuf>) {
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // Decisions are records and are not rewritten.
-        let test =
-            ["tests", "testing", "tests.rs", "testing.rs", "target", "decisions"].contains(&name.as_str());
+        let test = ["tests", "testing", "tests.rs", "testing.rs", "target"].contains(&name.as_str());
         if test || name.starts_with('.') || name.starts_with("test_") {
         } else if path.is_dir() {
             below(&path, files);
