@@ -40,7 +40,7 @@ railgate_save() {
 railgate_saved() {
     local said
     railgate_outcome="SIG$railgate_told asked the program to save; it $(railgate_code "$1")"
-    # srun reports a step that got SIGTERM as terminated, whatever the exit codes of its programs.
+    # srun reports a step that got SIGTERM as terminated, regardless of the exit codes of its programs.
     if [ "$1" != 0 ] && [ "$railgate_told" != TERM ]; then
         railgate_outcome+="; not requeued: it may not have saved"
     elif [ "${AGAIN:-no}" != yes ]; then

@@ -50,10 +50,10 @@ const HEAD: &str = "\
 
 Each rule reads the numbers of one attempt and reports what cost the job time, or what ended it. A report shows the findings in
 `VERDICT`, `SLOW`, `RAILS` and `DO`, its JSON in `attempts[].analysis.diagnoses[]`. `railgate explain RULE` prints one rule,
-`railgate report --rules` lists them. [How accurate the numbers are](accuracy.md) says how well they tell causes apart.
+`railgate report --rules` lists them. [How accurate the numbers are](accuracy.md) shows how well they distinguish causes.
 
-`class` says where the cause lies: `hardware` (a node, a GPU), `application` (the program, its input, its settings) or `unknown`.
-A measurement that a rule needs and that is missing makes the rule silent.
+`class` is the origin of the cause: `hardware` (a node, a GPU), `application` (the program, its input, its settings) or `unknown`.
+If a measurement that a rule needs is missing, the rule makes no finding.
 
 A site sets thresholds in `[report.rules.<id>]`, on the machine where the report is made; values below are the defaults. A
 report shows at most eight findings of a rule.
