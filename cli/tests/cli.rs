@@ -1,7 +1,7 @@
 //! The built `railgate`, as users and scripts call it: exit codes, standard output and error, and whether the pages
 //! describe it correctly.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
-#![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
+#![expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

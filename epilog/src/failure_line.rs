@@ -229,7 +229,7 @@ mod tests {
         let mut report = failed();
         let xid = r#"{"code":31,"gpu":"0000:1b:00.0","pid":null,"time":5,"seq":0,"text":"Xid 31"}"#;
         report.kernel.xids = vec![serde_json::from_str(xid).unwrap()];
-        assert_eq!(failure_line(&report, || true), None, "whose GPU that is nobody knows");
+        assert_eq!(failure_line(&report, || true), None, "the GPU's job is unknown");
         let (profile, faults) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
         let now = railgate_simulate::simulated_node(&profile, &faults, "n1");
         let gpus = railgate_model::Allocation::Gpus((0..8).map(railgate_model::GpuId::Index).collect());
@@ -241,6 +241,6 @@ mod tests {
         assert!(said.starts_with("railgate: likely a program error: Xid 31 on n1: "), "{said}");
         assert_eq!(failure_line(&report, || false), None);
         report.kernel.xids[0].code = 79;
-        assert_eq!(failure_line(&report, || true), None, "the gate speaks of that, or nobody");
+        assert_eq!(failure_line(&report, || true), None, "only the gate reports that");
     }
 }

@@ -1,6 +1,6 @@
 //! Hostile variables, arguments and Slurm output: each log event must be one line that a terminal can display.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
-#![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
+#![expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 
 #[path = "../../cli/tests/terminal/hooks.rs"]
 mod hooks;

@@ -14,10 +14,10 @@ use serde_json::Value;
 const MAY_USE: &[(&str, &[&str], &str)] = &[
     ("text", &[], "`text` is the lowest crate"),
     ("rankfile", &[], "`rankfile` runs inside training processes: it brings no other crate with it"),
-    ("child", &[], "`child` isolates work that may hang, whatever the work is"),
+    ("child", &[], "`child` isolates any work that may hang"),
     ("model", &["text"], "`model` is plain data that every other crate uses"),
-    ("fsutil", &["text"], "`fsutil` opens and replaces files, whatever they contain"),
-    ("fabric", &["text"], "`fabric` is pure and sees switches, not nodes (decision 0005)"),
+    ("fsutil", &["text"], "`fsutil` opens and replaces files of any content"),
+    ("fabric", &["text"], "`fabric` is pure and handles switches, not nodes (decision 0005)"),
     ("joblog", &["text"], "`joblog` is pure: bytes of a log in, the first error out"),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
     ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
@@ -236,8 +236,7 @@ fn dependencies_run_one_way() {
     for package in packages.iter().filter(|package| !package.is_test()) {
         let name = package.name.as_str();
         let Some((uses, rule)) = rows.remove(name) else {
-            wrong
-                .push(format!("{name} has no row in MAY_USE: add one, with a rule that says what it is for"));
+            wrong.push(format!("{name} has no row in MAY_USE: add one, with a rule that states its purpose"));
             continue;
         };
         for used in &package.uses {

@@ -4,7 +4,7 @@
 //! The hooks and the sampler, which print only their log, have similar tests in their own packages (`hooks.rs` here).
 //! The cluster's hostile cases check the logs, drain reasons and reports of a real run.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
-#![expect(clippy::disallowed_macros, reason = "a skipped test says so")]
+#![expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 
 mod arguments;
 mod files;

@@ -12,5 +12,5 @@ fn rules_page_is_up_to_date() {
         std::fs::write(&path, &wanted).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == wanted, "docs/rules.md is not what the register says; run cargo xtask docs");
+    assert!(committed == wanted, "docs/rules.md differs from the register; run cargo xtask docs");
 }

@@ -14,6 +14,6 @@ fn the_page_of_checks_is_up_to_date() {
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         committed == wanted,
-        "docs/checks.md is not what the register says; run RAILGATE_WRITE_DOCS=1 cargo test -p railgate-gate --test catalogue"
+        "docs/checks.md differs from the register; run RAILGATE_WRITE_DOCS=1 cargo test -p railgate-gate --test catalogue"
     );
 }

@@ -29,7 +29,7 @@ mod tests {
         use JobLabel::{Job, Partition, User};
         let place = tempfile::tempdir().unwrap();
         let all = [Job, User, Partition];
-        assert_eq!(shown(&all, place.path()), [Partition], "nobody has said");
+        assert_eq!(shown(&all, place.path()), [Partition], "PrivateData is unknown");
         for (said, left) in [
             ("none", &[Job, User, Partition][..]),
             ("accounts,usage", &[Job, User, Partition]),

@@ -203,7 +203,7 @@ mod tests {
         let hangs = finding("part-silent", "gpus", Severity::Fail, Class::Node, "stuck in the kernel");
         let own = |job| part("n1", &job, "", vec![hangs.clone()], 256).evidence.remove(0).own;
         assert_eq!(own(job(0..8)), Some(true));
-        assert_eq!(own(job(0..2)), None, "nobody can say whom of several it hit");
+        assert_eq!(own(job(0..2)), None, "the affected job of several is unknown");
     }
 
     #[test]

@@ -41,7 +41,7 @@ mod tests {
         if let Part::Read { data, .. } = &mut snapshot.fabric {
             data.hcas[0].ports[0].link_layer = Reading::Failed("I/O error".to_owned());
         }
-        assert_eq!(told(&snapshot, &RailsConfig::default()), Net::Ib, "nobody knows about one of them");
+        assert_eq!(told(&snapshot, &RailsConfig::default()), Net::Ib, "the link layer of one is unknown");
         if let Part::Read { data, .. } = &mut snapshot.fabric {
             data.hcas.clear();
         }

@@ -422,7 +422,7 @@ mod tests {
             ("timeout", with(&|job| job.state = "TIMEOUT".to_owned())),
             ("time used up", with(&|job| job.time_limit = Some(Duration::from_secs(1000)))),
             ("preempted", with(&|job| job.preempted = true)),
-            ("requeued by somebody", with(&|job| job.restarts = 1)),
+            ("requeued by another user", with(&|job| job.restarts = 1)),
             ("waiting again", with(&|job| job.state = "PENDING".to_owned())),
             ("srun", with(&|job| job.batch = false)),
             ("--no-requeue", with(&|job| job.requeue = false)),
@@ -493,7 +493,7 @@ mod tests {
             ("the site's", NodeEvidence { class: Class::Site, ..base() }),
             ("railgate's own", NodeEvidence { class: Class::Internal, ..base() }),
             ("another job's GPU", NodeEvidence { own: Some(false), ..base() }),
-            ("nobody knows whose", NodeEvidence { own: None, ..base() }),
+            ("owner unknown", NodeEvidence { own: None, ..base() }),
             ("after the end", NodeEvidence { at: Some(2_010_000), ..base() }),
         ] {
             let case = Case { evidence: vec![item], ..Case::default() };

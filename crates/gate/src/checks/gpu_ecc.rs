@@ -281,9 +281,9 @@ mod tests {
         };
         let first = case("h100-sxm:gpu-ecc-contained@3");
         let second = later(&first, 1);
-        assert_eq!(second.of("gpu-ecc"), [Severity::Warn], "no line tells of it any more");
+        assert_eq!(second.of("gpu-ecc"), [Severity::Warn], "no line reports it any longer");
         assert_eq!(later(&second, 1).of("gpu-ecc"), [Severity::Warn]);
-        assert_eq!(later(&first, 2).of("gpu-ecc"), [Severity::Fail], "a new one, of which nobody told");
+        assert_eq!(later(&first, 2).of("gpu-ecc"), [Severity::Fail], "a new error without a line");
         assert_eq!(later(&first, 2).xid(3, 94, "pid=2, Contained").of("gpu-ecc"), [Severity::Warn]);
         let driver_reloaded = later(&later(&first, 0), 1);
         assert_eq!(driver_reloaded.of("gpu-ecc"), [Severity::Fail]);

@@ -122,7 +122,11 @@ mod tests {
                 "warn gpu-link-errors@3: link 7: 5000 replays in 1 min; watch"
             ]
         );
-        assert_eq!(case("h100-sxm:gpu-nvlink-errors@3").summary(), "fit", "nobody knows since when");
+        assert_eq!(
+            case("h100-sxm:gpu-nvlink-errors@3").summary(),
+            "fit",
+            "the time of the errors is unknown"
+        );
         let sums = case("a100-sxm:gpu-nvlink-errors@3").after_the_job();
         assert!(sums.findings()[0].contains("3 NVLink recoveries in 1 min"), "{:?}", sums.findings());
     }

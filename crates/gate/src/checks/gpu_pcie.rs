@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(
             later.with(|case| case.now.taken += 3_600_000).summary(),
             "fit",
-            "nobody looked within the hour"
+            "no check run within the hour"
         );
     }
 }

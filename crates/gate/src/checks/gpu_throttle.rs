@@ -139,7 +139,7 @@ mod tests {
         let says = after(3_600_000).summary();
         assert_eq!(says, "degraded: warn gpu-throttle@3: thermal slowdown 33 % of the job; check cooling");
         assert_eq!(after(86_400_000).summary(), "fit");
-        assert_eq!(case("h100-sxm:gpu-throttled@3").summary(), "fit", "nobody knows when that was");
+        assert_eq!(case("h100-sxm:gpu-throttled@3").summary(), "fit", "the time is unknown");
         let strict = case("h100-sxm:gpu-throttled@3").settings("[checks.gpu-throttle]\nseverity = \"fail\"");
         let hour = strict.remembering().with(|case| case.now.taken += 3_600_000).again();
         assert_eq!(hour.of("gpu-throttle"), [], "a minute more than an hour");

@@ -106,7 +106,7 @@ mod tests {
         });
         assert_eq!(later.of("ib-errors"), [Severity::Warn]);
         let much_later = later.with(|case| case.now.taken += 7_200_000);
-        assert_eq!(much_later.of("ib-errors"), [], "nobody looked within the window");
+        assert_eq!(much_later.of("ib-errors"), [], "no check run within the window");
     }
 
     #[test]

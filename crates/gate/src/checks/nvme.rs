@@ -143,7 +143,7 @@ mod tests {
         let alarm = with(|drives| drives[1].alarm = Reading::Known(true));
         assert_eq!(alarm.summary(), "degraded: warn nvme@nvme1: temperature alarm; check airflow");
         let missing = with(|drives| drives.truncate(3));
-        assert_eq!(missing.summary(), "fit", "nobody said how many");
+        assert_eq!(missing.summary(), "fit", "no number is configured");
         let missing = missing.with(|case| case.profile.as_mut().unwrap().host.nvmes = Some(4));
         assert_eq!(missing.summary(), "degraded: warn nvme: 3 of 4 NVMe drives; reseat drive");
     }

@@ -72,7 +72,7 @@ mod tests {
     fn without_a_list_of_services_a_required_service_is_unknown() {
         for unread in [Reading::Unsupported, Reading::Failed("EIO".to_owned())] {
             let case = case("h100-sxm").host(|host| host.system.services = unread);
-            assert_eq!(case.summary(), "fit", "nobody asked");
+            assert_eq!(case.summary(), "fit", "no service is required");
             assert_eq!(case.settings(WANTED).of("service"), [Severity::Unknown]);
         }
     }

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn only_one_long_uninterruptible_sleep_is_stuck() {
         let first = with(vec![process(77, 5)], 0);
-        assert_eq!(first.summary(), "fit", "nobody knows how long");
+        assert_eq!(first.summary(), "fit", "the duration is unknown");
         let stuck = after(&first, with(vec![process(77, 5)], 5));
         assert_eq!(
             stuck.summary(),

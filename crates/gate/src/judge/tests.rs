@@ -92,7 +92,7 @@ fn the_cause_decides_over_its_consequences() {
     };
     let leaf = down(0..8);
     assert_eq!(leaf.summary(), "unfit: fail ib-port: all 8 compute ports down; check leaf switch");
-    assert_eq!(leaf.of("ib-port").len(), 9, "each of them is told as well");
+    assert_eq!(leaf.of("ib-port").len(), 9, "each port is reported as well");
     assert_eq!(cause(down(0..7)), "ib-port@mlx5_0");
     assert_eq!(cause(down(3..4)), "ib-port@mlx5_3");
     let toml = "[checks.ib-port]\naction = \"shadow\"";

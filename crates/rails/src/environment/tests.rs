@@ -114,7 +114,7 @@ fn a_job_gets_both_ports_of_the_card_near_its_gpu() {
     assert_eq!(of(&[3, 3]), "=mlx5_3:1,mlx5_3:2");
     let all = "=mlx5_0:1,mlx5_0:2,mlx5_1:1,mlx5_1:2,mlx5_2:1,mlx5_2:2,mlx5_3:1,mlx5_3:2";
     assert_eq!(of(&[0, 1, 2, 3]), all);
-    assert_eq!(of(&[1, 9]), all, "nobody knows where GPU 9 is");
+    assert_eq!(of(&[1, 9]), all, "the place of GPU 9 is unknown");
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn a_rule_of_the_site_applies_only_if_all_conditions_hold() {
     if let Part::Read { data, .. } = &mut unknown.host {
         data.virtualised = Reading::Failed("I/O error".to_owned());
     }
-    assert!(!holds(&bare, &unknown, &whole), "nobody knows");
+    assert!(!holds(&bare, &unknown, &whole), "virtualisation is unknown");
     let asked = SiteRule { profile: Some("careful".to_owned()), ..rule.clone() };
     let careful = JobShape { profile: Some("careful".to_owned()), ..JobShape::default() };
     assert!(holds(&asked, &ib, &careful) && !holds(&asked, &ib, &whole));

@@ -300,9 +300,9 @@ fn out_of_memory_is_detected_from_slurms_step_record_and_the_kernels_record() {
     assert_eq!(
         pair(broken, quiet("n2", 256)).ended.kind,
         EndKind::Hardware,
-        "nobody knows when the step ended"
+        "the end of the step is unknown"
     );
-    assert_ne!(with(0, Some(253), None).kind, EndKind::OutOfMemory, "the script went on and ended well");
+    assert_ne!(with(0, Some(253), None).kind, EndKind::OutOfMemory, "the script continued and succeeded");
 
     let summary = |limit: &str| {
         format!(

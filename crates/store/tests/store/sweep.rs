@@ -72,7 +72,7 @@ pub(crate) fn swept_by_owners(place: &Place) {
         assert!(store(&place.config, &other).shared);
     }
     let said = as_user(OTHER, OTHER, "sweep", &place.shared()).unwrap();
-    assert_eq!(said, "removed 1 kept 1 []", "their own, and nobody else's");
+    assert_eq!(said, "removed 1 kept 1 []", "only their own reports");
     assert!(cluster.join("1/0/n1.json").exists() && !cluster.join("2").exists());
     let root = swept_at(&place.shared(), DEFAULT, now() + 91 * DAY);
     assert_eq!((root.removed, root.kept, root.problems.len()), (1, 0, 0), "{root:?}");
