@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use railgate_model::UnixMillis;
-use railgate_node_report::usage::{joined, moment, summarize};
+use railgate_node_report::usage::{joined, moment};
 use railgate_node_report::{NodeReport, Tasks, applied, transport};
 use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, now};
 use railgate_slurm::hostlist::expand;
@@ -62,11 +62,10 @@ fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
     let streams: Vec<&[u8]> = sampled.files.iter().map(Vec::as_slice).collect();
     let end = moment(&streams, &report.boot_id, sampled.ended_boot_s);
     let said = end.and_then(|end| clock_set(end, now()));
-    let Some(mut usage) = summarize(&streams, end.unwrap_or_else(now), &hook.config.stats.models) else {
-        return;
-    };
-    usage.notes.extend(said);
+    report.add_usage(&streams, end.unwrap_or_else(now), &hook.config.stats.models);
     let most = usize::try_from(hook.config.report.max_bytes()).unwrap_or(usize::MAX);
+    let Some(mut usage) = report.usage.take() else { return };
+    usage.notes.extend(said);
     match joined(&streams, most).map(|all| store_samples(&hook.config.report, report, &all)) {
         Some(Ok(file)) => usage.file = Some(file),
         Some(Err(why)) => usage.notes.push(format!("the samples are lost: {why}")),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use railgate_child::{Task, become_user};
 use railgate_node_report::comm::refer;
-use railgate_node_report::usage::{moment, summarize};
+use railgate_node_report::usage::moment;
 use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
@@ -96,7 +96,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let boot_s =
         clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64());
     let end = moment(&streams, &report.boot_id, boot_s).unwrap_or_else(now);
-    report.usage = summarize(&streams, end, &config.stats.models);
+    report.add_usage(&streams, end, &config.stats.models);
     report.as_of = Some(now());
     store_live(&config.report, &report).map(|()| Vec::new())
 }

@@ -29,6 +29,10 @@ pub(crate) struct Facts<'a> {
     /// Highest step of earlier attempts.
     pub(super) before: Option<u64>,
     pub(super) units: Vec<Unit<'a>>,
+    /// Usage of each node that has one: of the time that is judged.
+    pub(super) usages: Vec<&'a Usage>,
+    /// Whether `usages` and `units` have the figures of the training only, on at least one node.
+    in_training: bool,
     pub(super) world: Option<u32>,
     /// Rank in the job by node and process, from NCCL.
     job_ranks: BTreeMap<OneProcess<'a>, u32>,
@@ -138,7 +142,47 @@ impl<'a> Facts<'a> {
         let told = nodes.iter().filter_map(|node| node.application.as_ref());
         let world = told.flat_map(|told| &told.ranks).filter_map(|rank| rank.world).max();
         let world = world.or_else(|| communicators.iter().map(|(_, one)| one.size).max());
-        Facts { nodes, rules: &Rules::DEFAULT, end, outcome, before, units, world, communicators, job_ranks }
+        let usages = nodes.iter().filter_map(|node| node.usage.as_ref()).collect();
+        Facts {
+            nodes,
+            rules: &Rules::DEFAULT,
+            end,
+            outcome,
+            before,
+            units,
+            usages,
+            in_training: false,
+            world,
+            communicators,
+            job_ranks,
+        }
+    }
+
+    /// The same facts with the figures of the time in which the job trained, from [`training`], for nodes that know it.
+    pub(super) fn in_training(mut self, training: &'a [Option<Usage>]) -> Self {
+        let views: BTreeMap<&str, &'a Usage> = self
+            .nodes
+            .iter()
+            .zip(training)
+            .filter_map(|(node, view)| Some((node.node.as_str(), view.as_ref()?)))
+            .collect();
+        for unit in &mut self.units {
+            let Some(view) = views.get(unit.node).copied() else { continue };
+            unit.usage = Some(view);
+            unit.gpu = unit
+                .gpu
+                .and_then(|gpu| view.gpus.iter().find(|one| one.uuid == gpu.uuid && one.index == gpu.index));
+        }
+        let of = |node: &'a NodeReport| views.get(node.node.as_str()).copied().or(node.usage.as_ref());
+        self.usages = self.nodes.iter().filter_map(of).collect();
+        self.in_training = !views.is_empty();
+        self
+    }
+
+    /// Seconds of the time that is judged, if it is the training's; `None` if it is all time.
+    pub(super) fn training_s(&self) -> Option<f64> {
+        let known = self.units.iter().filter_map(|unit| Some(unit.usage?.coverage.sampled_s));
+        median(known.collect()).filter(|_| self.in_training)
     }
 
     /// The same facts with other thresholds.
@@ -214,6 +258,11 @@ impl Unit<'_> {
     pub(super) fn step_s(&self) -> Option<f64> {
         self.app?.step_s.map(|times| times.mean)
     }
+}
+
+/// The usage of each node while the job trained, in the order of the nodes; `None` where it is not known.
+pub(super) fn training(nodes: &[NodeReport]) -> Vec<Option<Usage>> {
+    nodes.iter().map(|node| node.usage.as_ref()?.while_training()).collect()
 }
 
 /// Mean over time.

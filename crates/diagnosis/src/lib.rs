@@ -7,6 +7,7 @@ mod catalogue;
 mod facts;
 mod goodput;
 mod mfu;
+mod phases;
 mod register;
 mod rules;
 mod shares;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use catalogue::{by_id, explain, rules_markdown};
 pub(crate) use facts::Facts;
 pub use facts::{Outcome, median};
+pub use phases::PhaseTime;
 pub use register::{Class, Line, Number, Rule, Threshold, Time, Value};
 pub use rules::{RULES, Rules};
 
@@ -37,8 +39,14 @@ pub struct Analysis {
     pub hardware: Reading<HardwareUse>,
     /// Share of the allocated time that advanced the training.
     pub goodput: Reading<Goodput>,
-    /// Shares of the GPUs' time.
+    /// Shares of the GPUs' time: of the training, if `phases` are known.
     pub shares: Reading<Shares>,
+    /// How long the job did what: means over the nodes that know it. Empty if none does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseTime>,
+    /// Hardware utilisation while the job trained; `None` if phases are not known, or it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<HardwareUse>,
     /// Findings, sorted by cost in descending order.
     pub diagnoses: Vec<Diagnosis>,
     /// Number of ranks that reported.
@@ -204,8 +212,16 @@ pub fn analyse(
     }
     let facts = Facts::new(nodes, end, outcome, before).under(rules);
     let model = mfu::model(&facts);
+    let training = facts::training(nodes);
+    let judged = Facts::new(nodes, end, outcome, before).under(rules).in_training(&training);
+    let phases = phases::times(nodes);
+    // Rules state what is lost of the time that they judge.
+    let share = judged.training_s().map_or(1.0, |_| phases::training_share(&phases));
     let found = |rule: &'static Rule| {
-        (rule.find)(&facts).into_iter().take(MOST).map(|found| Diagnosis::new(rule, found))
+        let all = (rule.find)(&judged).into_iter().take(MOST);
+        all.map(move |found| {
+            Diagnosis::new(rule, register::Found { costs: found.costs.map(|costs| costs * share), ..found })
+        })
     };
     let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
     // Findings without a cost ended the job; they follow the order of the register.
@@ -216,7 +232,9 @@ pub fn analyse(
     Some(Analysis {
         goodput: goodput::goodput(&facts),
         hardware: mfu::hardware(&facts),
-        shares: shares::shares(&facts),
+        shares: shares::shares(&judged),
+        training: judged.training_s().and_then(|_| mfu::hardware(&judged).known().cloned()),
+        phases,
         model,
         diagnoses,
         ranks: u32::try_from(facts.reporting().count()).unwrap_or(u32::MAX),

@@ -1,4 +1,5 @@
 use railgate_model::Reading;
+use railgate_node_report::NodeReport;
 use railgate_node_report::plain::float;
 
 use super::Shares;
@@ -68,12 +69,19 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(facts: &'a Facts<'a>) -> Self {
         let gap = launch_bound::gap(facts).zip(facts.in_steps());
+        // A stall that is a phase of its own is not part of the training.
+        let apart = facts.training_s().is_some() && facts.nodes.iter().any(ended_in_a_stall);
         Job {
             facts,
-            still_s: stood_still(facts).map_or(0.0, |(_, seconds)| seconds),
+            still_s: stood_still(facts).filter(|_| !apart).map_or(0.0, |(_, seconds)| seconds),
             gap: gap.map_or(0.0, |(gap, within)| 100.0 * gap * within),
         }
     }
+}
+
+fn ended_in_a_stall(node: &NodeReport) -> bool {
+    let phases = node.usage.as_ref().and_then(|usage| usage.phases.as_ref());
+    phases.is_some_and(|phases| phases.last_stall().is_some())
 }
 
 fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
@@ -163,7 +171,6 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::NodeReport;
     use railgate_node_report::comm::RankTime;
 
     use super::*;

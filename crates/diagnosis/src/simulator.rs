@@ -427,6 +427,7 @@ fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
             report.end = Some(millis(seconds));
             report.exit = Some(Exit { status: if run.failed { 256 } else { 0 }, derived: None });
             report.usage = Some(Usage {
+                phases: None,
                 coverage: Coverage {
                     start: START,
                     end: millis(seconds),

@@ -108,6 +108,11 @@ macro_rules! gpu_fields {
             pub fn from_fn(mut of: impl FnMut(GpuField) -> Reading<T>) -> Self {
                 GpuCounters { $($name: of(GpuField::$field),)* }
             }
+
+            /// Replaces each reading by what a function makes of it.
+            pub fn map<U>(self, mut of: impl FnMut(Reading<T>) -> Reading<U>) -> GpuCounters<U> {
+                GpuCounters { $($name: of(self.$name),)* }
+            }
         }
     };
 }

@@ -13,6 +13,7 @@ mod decision;
 mod evidence;
 mod for_reader;
 mod node_report;
+pub mod phases;
 pub mod plain;
 mod slurm_end;
 mod slurm_view;

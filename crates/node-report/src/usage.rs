@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fold::Fold;
 pub use sample::{Field, HostField, RailField, Sample, State, Value, Values};
-pub use summary::{joined, moment, summarize, timeline};
+pub use summary::{joined, moment, phases, summarize, timeline};
 
 /// Figures of the sampler of one node over one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct Usage {
     pub host: HostUsage,
     /// Cost of the sampler itself.
     pub sampler: SamplerCost,
+    /// What the job did when; `None` if no GPU was sampled, or the release that wrote the report did not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<crate::phases::Phases>,
     /// Name of the samples file beside this report, `<node>.samples`; `None` if it could not be stored.
     #[serde(default)]
     pub file: Option<String>,

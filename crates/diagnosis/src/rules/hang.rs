@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::UnixMillis;
 use railgate_node_report::comm::{Communicator, LastOp, newest_launch};
+use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
 
 use crate::facts::{Facts, Outcome, Unit, median};
@@ -13,7 +14,9 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Unknown,
     evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank submitted to NCCL.
 NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
-waited for. Only jobs that did not succeed are judged, and none while a rank saves a checkpoint.",
+waited for. Samples of the GPUs show it earlier: until the end kernels run without a pause on few SMs, with no tensor activity and
+almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. Only jobs that did not succeed are judged, and
+none while a rank saves a checkpoint.",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that died, where the
 others waited for NCCL's timeout: the log of the named rank shows it. Without the plugin the rank is not known.",
@@ -24,6 +27,7 @@ others waited for NCCL's timeout: the log of the named rank shows it. Without th
 };
 
 thresholds! {
+    stall: Time(10), 1 to 86400, "time", "GPUs wait until the end for at least this long, as samples show: a standstill without further evidence";
     standstill: Time(120), 1 to 86400, "time", "the job made no progress for at least this long before its end";
     standstill_steps: Number(10.0), 0.0 to 10000.0, "steps", "and for at least this many mean steps";
     assumed_step: Time(30), 1 to 3600, "time", "length of a step if the program does not report any";
@@ -48,6 +52,9 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
 pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let set = &facts.rules.hang;
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
+    if let Some(stall) = last_stall(facts, end) {
+        return Some(stall);
+    }
     let told: Vec<_> = facts.reporting().collect();
     // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
@@ -59,6 +66,29 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let saving = told.iter().any(|(_, rank)| rank.in_checkpoint);
     let least = (set.standstill_steps.get() * step_s).max(set.standstill.seconds());
     (seconds >= least && !saving).then_some((since, seconds))
+}
+
+/// The wait until the end that samples show: every node that was sampled to its end saw its GPUs wait or stand idle, and at
+/// least one saw them wait. `None` if an operation was submitted during it, or if no other rank exists.
+fn last_stall(facts: &Facts<'_>, end: UnixMillis) -> Option<(UnixMillis, f64)> {
+    let phases = facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref());
+    let mut since: Option<UnixMillis> = None;
+    for phases in phases {
+        let last = phases.list.last()?;
+        if last.kind.is_training() || last.kind == PhaseKind::Evaluating {
+            return None;
+        }
+        if let Some(stall) = phases.last_stall() {
+            since = Some(since.map_or(stall.start, |since| since.min(stall.start)));
+        }
+    }
+    let since = since.filter(|_| !facts.alone())?;
+    let seconds = float(end.saturating_sub(since)) / 1000.0;
+    let stall = facts.rules.hang.stall;
+    // A sample may hold the last operation and the beginning of the wait.
+    let submitted = newest_launch(facts.communicators.iter().map(|(_, one)| *one));
+    let goes_on = submitted.is_some_and(|time| time > since.saturating_add(stall.millis()));
+    (seconds >= stall.seconds() && !goes_on).then_some((since, seconds))
 }
 
 /// Per communicator: the rank behind all others, if most have submitted an operation that it has not. With two

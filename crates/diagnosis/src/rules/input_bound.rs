@@ -53,7 +53,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         return Vec::new();
     };
     let of_hosts = |of: fn(&railgate_node_report::usage::HostUsage) -> Option<f64>| {
-        median(facts.nodes.iter().filter_map(|node| of(&node.usage.as_ref()?.host)).collect())
+        median(facts.usages.iter().filter_map(|usage| of(&usage.host)).collect())
     };
     let io = of_hosts(|host| host.io_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
     let starved = of_hosts(|host| host.cpu_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);

@@ -1,5 +1,5 @@
 use railgate_model::Reading;
-use railgate_node_report::NodeReport;
+use railgate_node_report::Usage;
 use railgate_node_report::plain::float;
 use railgate_node_report::usage::GpuUsage;
 
@@ -161,15 +161,15 @@ impl<'a> Means<'a> {
         ];
         let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
         let possible = self.can_be() && copied? <= 1e9 * set.copied_gb_s.get() * self.steps?;
-        (possible && facts.nodes.iter().all(|node| cores_are_busy(node, set.cores_percent.share())))
+        let busy = |usage: &&Usage| cores_are_busy(usage, set.cores_percent.share());
+        (possible && facts.usages.len() == facts.nodes.len() && facts.usages.iter().all(busy))
             .then_some(least)
     }
 }
 
 /// Whether at least `share` of one core per GPU of the job is busy. A thread that waits for its GPU also keeps
 /// one busy.
-fn cores_are_busy(node: &NodeReport, share: f64) -> bool {
-    let Some(usage) = &node.usage else { return false };
+fn cores_are_busy(usage: &Usage, share: f64) -> bool {
     let gpus = float(u64::try_from(usage.gpus.len()).unwrap_or(u64::MAX));
     usage.host.cpu_cores.known().is_some_and(|cores| cores.mean >= share * gpus)
 }
@@ -198,6 +198,7 @@ fn own(unit: &Unit<'_>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use railgate_node_report::NodeReport;
     use railgate_node_report::comm::RankTime;
 
     use super::*;

@@ -87,14 +87,14 @@ fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
     late.map(|(unit, wait)| (unit.name(), ((typical - wait) / time).min(1.0))).collect()
 }
 
-/// Seconds in steps as the program reports, else of the allocation.
+/// Seconds in steps as the program reports, else of the training as samples show it, else of the allocation.
 fn at_work_s(facts: &Facts<'_>) -> f64 {
     let time = facts.units.iter().filter_map(|unit| Some(unit.app?.step_s?.total)).fold(0.0, f64::max);
     let allocated = facts
         .start()
         .zip(facts.end)
         .map_or(0.0, |(start, end)| railgate_node_report::plain::float(end.saturating_sub(start)) / 1000.0);
-    if time > 0.0 { time } else { allocated }
+    if time > 0.0 { time } else { facts.training_s().unwrap_or(allocated) }
 }
 
 /// Whether its GPU runs kernels for as much of the time as the others', where a delay of this cost would show

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::RULES;
 use crate::facts::{Facts, Outcome};
+use crate::phases::tests::silent as silent_phases;
 use crate::register::{Found, Value};
 use crate::simulator::{PLANTS, Plant, parts_with};
 use crate::{Rules, analyse, by_id, explain, rules_markdown};
@@ -121,6 +122,15 @@ fn waits_a_little() -> Vec<NodeReport> {
     nodes
 }
 
+/// A silent job whose GPUs wait for 85 s before its end.
+fn waits_to_the_end() -> Vec<NodeReport> {
+    use railgate_node_report::phases::PhaseKind;
+    let phases = [(PhaseKind::Steady, 20), (PhaseKind::Stalled, 85)];
+    let mut nodes = silent_phases(&phases, [99.0, 30.0, 12.0, 6.0], [99.0, 92.0, 60.0, 30.0]);
+    nodes[0].exit = Some(railgate_node_report::Exit { status: 256, derived: None });
+    nodes
+}
+
 /// Rule and key of a threshold, a job on which it decides, words of the finding, a value with which the finding
 /// appears, and one with which it does not.
 type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f64, f64);
@@ -128,6 +138,7 @@ type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f
 const ROWS: &[Row] = &[
     ("killed-rank", "silent", fell_silent, "stopped reporting", 99.0, 101.0),
     ("killed-rank", "silent_steps", fell_silent, "stopped reporting", 86.0, 87.0),
+    ("hang", "stall", waits_to_the_end, "no step for", 84.0, 86.0),
     ("hang", "standstill", || only(Plant::Hang), "", 599.0, 601.0),
     ("hang", "standstill_steps", || only(Plant::Hang), "", 517.0, 518.0),
     ("hang", "assumed_step", || silent(Plant::Hang), "", 59.0, 61.0),

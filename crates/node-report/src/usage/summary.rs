@@ -9,6 +9,7 @@ use super::{
     Calibration, Coverage, Gap, GpuField, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice, PeakUsed,
     RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
+use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, classify};
 
 /// Maximum number of gaps that are listed, the longest ones.
 const MOST_GAPS: usize = 20;
@@ -54,28 +55,153 @@ pub fn joined(streams: &[&[u8]], most: usize) -> Option<Vec<u8>> {
 /// Every moment once, at the highest known resolution, for plots, with the last head.
 pub fn timeline(stream: &[u8]) -> Option<(Head, Vec<Sample>)> {
     let mut head = None;
-    let mut fine: BTreeMap<UnixMillis, Sample> = BTreeMap::new();
-    let mut minutes: BTreeMap<UnixMillis, Sample> = BTreeMap::new();
+    let mut samples = Finest::default();
     for record in Records::new(stream) {
         match record {
             Record::Head(new) => head = Some(new),
-            Record::Sample(sample) if sample.folded > 1 => drop(minutes.insert(sample.start, sample)),
-            Record::Sample(sample) => drop(fine.insert(sample.start, sample)),
+            Record::Sample(sample) => samples.add(sample.start, sample.end(), sample.folded, sample),
             Record::Note(_) | Record::End(_) => {}
         }
     }
-    for (start, minute) in minutes {
-        let inside: Vec<_> =
-            fine.range(start..minute.end()).map(|(at, sample)| (*at, sample.seconds)).collect();
-        let known: f32 = inside.iter().map(|(_, seconds)| seconds).sum();
-        if known < 0.9 * minute.seconds {
-            for (at, _) in inside {
-                fine.remove(&at);
+    head.map(|head| (head, samples.finish()))
+}
+
+/// Collects what was made of samples, and keeps every moment once, at the highest known resolution.
+struct Finest<T> {
+    fine: BTreeMap<UnixMillis, (UnixMillis, T)>,
+    folded: BTreeMap<UnixMillis, (UnixMillis, T)>,
+}
+
+impl<T> Default for Finest<T> {
+    fn default() -> Self {
+        Finest { fine: BTreeMap::new(), folded: BTreeMap::new() }
+    }
+}
+
+impl<T> Finest<T> {
+    fn add(&mut self, start: UnixMillis, end: UnixMillis, folded: u16, what: T) {
+        let list = if folded > 1 { &mut self.folded } else { &mut self.fine };
+        list.insert(start, (end, what));
+    }
+
+    fn finish(self) -> Vec<T> {
+        let Finest { mut fine, folded } = self;
+        for (start, minute) in folded {
+            let inside: Vec<_> =
+                fine.range(start..minute.0).map(|(at, (end, _))| (*at, end.saturating_sub(*at))).collect();
+            let known: u64 = inside.iter().map(|(_, length)| length).sum();
+            if 10 * known < 9 * minute.0.saturating_sub(start) {
+                for (at, _) in inside {
+                    fine.remove(&at);
+                }
+                fine.insert(start, minute);
             }
-            fine.insert(start, minute);
+        }
+        fine.into_values().map(|(_, what)| what).collect()
+    }
+}
+
+/// The phases of a run, from the files of its sampler in any order, and the means of the time in which it trained.
+/// `usage` is the summary of the same files; `others`: the job has more than one GPU. `None` if no GPU was sampled.
+pub fn phases(
+    streams: &[&[u8]],
+    usage: &Usage,
+    others: bool,
+    site: &BTreeMap<String, SiteModel>,
+) -> Option<Phases> {
+    let mut cells = Finest::default();
+    for stream in streams {
+        for record in Records::new(stream) {
+            if let Record::Sample(sample) = record
+                && sample.state == State::Running
+            {
+                cells.add(sample.start, sample.end(), sample.folded, (sample.folded > 1, cell(&sample)));
+            }
         }
     }
-    head.map(|head| (head, fine.into_values().collect()))
+    let (folded, cells): (Vec<bool>, Vec<Cell>) = cells.finish().into_iter().unzip();
+    let course = classify(&cells, others);
+    if course.list.is_empty() {
+        return None;
+    }
+    let wanted: BTreeSet<UnixMillis> = course.training.iter().copied().collect();
+    let wanted: BTreeSet<(UnixMillis, bool)> = cells
+        .iter()
+        .zip(folded)
+        .filter(|(cell, _)| wanted.contains(&cell.start))
+        .map(|(cell, folded)| (cell.start, folded))
+        .collect();
+    Some(Phases { list: course.list, training: training(streams, &wanted, usage, site) })
+}
+
+/// What the phases depend on.
+fn cell(sample: &Sample) -> Cell {
+    let gpu = |values: &super::Values<GpuField>| CellGpu {
+        kernels: values.mean(GpuField::Graphics).or(values.mean(GpuField::AnyKernel)),
+        sm: values.mean(GpuField::Sm),
+        tensor: values.mean(GpuField::Tensor),
+        dram: values.mean(GpuField::Dram),
+        sent: values.mean(GpuField::PcieTx).unwrap_or(0.0),
+    };
+    Cell {
+        start: sample.start,
+        end: sample.end(),
+        gpus: sample.gpus.iter().map(gpu).collect(),
+        written: sample.host.mean(HostField::IoWrite).unwrap_or(0.0),
+    }
+}
+
+/// Means over the samples in `wanted`: their start, and whether they are folded.
+fn training(
+    streams: &[&[u8]],
+    wanted: &BTreeSet<(UnixMillis, bool)>,
+    usage: &Usage,
+    site: &BTreeMap<String, SiteModel>,
+) -> Option<Training> {
+    let mut all = All::default();
+    for stream in streams {
+        for record in Records::new(stream) {
+            match record {
+                Record::Head(head) => all.head(head),
+                Record::Sample(sample)
+                    if wanted.contains(&(sample.start, sample.folded > 1))
+                        && all.seen.insert(sample.start) =>
+                {
+                    all.sample(&sample);
+                }
+                Record::Sample(_) | Record::Note(_) | Record::End(_) => {}
+            }
+        }
+    }
+    let [seconds, ..] = all.seconds;
+    if seconds <= 0.0 {
+        return None;
+    }
+    let mean = |reading: Reading<Spread>| reading.map(|spread| spread.mean);
+    let host = host_usage(&all.host, None);
+    let gpus = usage
+        .gpus
+        .iter()
+        .filter_map(|gpu| {
+            all.gpus.iter().find(|one| one.head.uuid == gpu.uuid && one.head.index == gpu.index)
+        })
+        .map(|one| gpu_usage(one, site))
+        .map(|gpu| TrainingGpu {
+            tensor_fraction: gpu.flop.tensor_fraction,
+            busy_clock_mhz: gpu.busy_clock_mhz,
+            counters: gpu.counters.map(mean),
+        });
+    let gpus: Vec<TrainingGpu> = gpus.collect();
+    (gpus.len() == usage.gpus.len()).then(|| Training {
+        seconds,
+        gpus,
+        host: TrainingHost {
+            cpu_cores: mean(host.cpu_cores),
+            cpu_pressure_percent: mean(host.cpu_pressure_percent),
+            memory_pressure_percent: mean(host.memory_pressure_percent),
+            io_pressure_percent: mean(host.io_pressure_percent),
+        },
+    })
 }
 
 /// Periods covered by folded samples, in order.
@@ -219,7 +345,7 @@ impl All {
             cpu_s: last.map(|end| end.cpu_s),
             memory_mib: last.map(|end| end.memory_mib),
         };
-        Some(Usage { coverage, gpus, rails, host, sampler, file: None, notes: self.notes })
+        Some(Usage { coverage, gpus, rails, host, sampler, phases: None, file: None, notes: self.notes })
     }
 
     fn coverage(&self, head: &Head, end: UnixMillis) -> Coverage {

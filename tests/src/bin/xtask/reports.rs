@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use railgate_node_report::application::{Course, RankApplication, StepTimes};
 use railgate_node_report::comm::{Collective, Communicator, LastOp, NcclProcess, RankTime};
 use railgate_node_report::usage::format::{End, Head, HeadGpu, HeadRail, Record};
-use railgate_node_report::usage::{Field, GpuField, HostField, RailField, Sample, Value, Values, summarize};
+use railgate_node_report::usage::{Field, GpuField, HostField, RailField, Sample, Value, Values};
 use railgate_node_report::{Application, Communication, NodeReport};
 use railgate_tests::cluster::Builder;
 
@@ -125,7 +125,7 @@ fn a_day(report: &mut NodeReport) -> Result<()> {
         cpus_allowed: Some(96.0),
     };
     write(Record::End(last), &mut stream)?;
-    report.usage = summarize(&[&stream], end, &Default::default());
+    report.add_usage(&[&stream], end, &Default::default());
     ensure!(report.usage.as_ref().is_some_and(|usage| usage.gpus.len() == 8), "no summary of the samples");
     report.communication = Some(communication(start, end));
     report.application = Some(application(start, end));

@@ -1,0 +1,153 @@
+//! The phases of a job, from those of its nodes.
+
+use railgate_node_report::NodeReport;
+use railgate_node_report::phases::PhaseKind;
+use railgate_node_report::plain::float;
+use serde::{Deserialize, Serialize};
+
+/// Length of one kind of phase.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseTime {
+    /// What the job did.
+    pub kind: PhaseKind,
+    /// Seconds, mean over the nodes that know their phases.
+    pub seconds: f64,
+}
+
+/// Length of each kind that occurs, in the order of [`PhaseKind::ALL`].
+pub(crate) fn times(nodes: &[NodeReport]) -> Vec<PhaseTime> {
+    let known: Vec<Vec<(PhaseKind, f64)>> =
+        nodes.iter().filter_map(|node| Some(node.usage.as_ref()?.phases.as_ref()?.seconds())).collect();
+    let count = float(u64::try_from(known.len()).unwrap_or(u64::MAX)).max(1.0);
+    let of = |kind: PhaseKind| {
+        let seconds = known.iter().flatten().filter(|(one, _)| *one == kind).map(|(_, seconds)| seconds);
+        PhaseTime { kind, seconds: seconds.sum::<f64>() / count }
+    };
+    PhaseKind::ALL.into_iter().map(of).filter(|one| one.seconds > 0.0).collect()
+}
+
+/// Share of the time of all phases in which the job trained, 0 to 1.
+pub(crate) fn training_share(phases: &[PhaseTime]) -> f64 {
+    let all: f64 = phases.iter().map(|one| one.seconds).sum();
+    let trained: f64 = phases.iter().filter(|one| one.kind.is_training()).map(|one| one.seconds).sum();
+    if all > 0.0 { trained / all } else { 1.0 }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use railgate_model::{GpuCounters, GpuField, Reading};
+    use railgate_node_report::Exit;
+    use railgate_node_report::phases::{Phase, Phases, Training, TrainingGpu, TrainingHost};
+    use railgate_node_report::usage::Spread;
+
+    use super::*;
+    use crate::simulator::{Plant, parts_with};
+    use crate::{Analysis, Outcome, Rules, analyse};
+
+    /// What a silent job without the plugin leaves behind: its phases in seconds, the means over all time, and those of
+    /// its training, each as kernels, SMs, tensor, memory in percent.
+    pub(crate) fn silent(phases: &[(PhaseKind, u64)], all: [f64; 4], training: [f64; 4]) -> Vec<NodeReport> {
+        let mut nodes = parts_with(&[Plant::Healthy]);
+        nodes.truncate(1);
+        let node = nodes.first_mut().unwrap();
+        (node.application, node.communication) = (None, None);
+        let seconds: u64 = phases.iter().map(|(_, seconds)| seconds).sum();
+        node.end = Some(node.start + 1000 * seconds);
+        let flat = |mean: f64| Reading::Known(Spread { mean, min: mean, max: mean, over_s: float(seconds) });
+        let usage = node.usage.as_mut().unwrap();
+        usage.coverage.sampled_s = float(seconds);
+        usage.gpus.truncate(2);
+        let place = |field: GpuField| match field {
+            GpuField::Graphics | GpuField::AnyKernel => Some(0),
+            GpuField::Sm => Some(1),
+            GpuField::Tensor => Some(2),
+            GpuField::Dram => Some(3),
+            _ => None,
+        };
+        for gpu in &mut usage.gpus {
+            gpu.counters =
+                GpuCounters::from_fn(|field| place(field).map_or(Reading::Unsupported, |at| flat(all[at])));
+        }
+        usage.host.cpu_cores = flat(31.0);
+        let mut start = node.start;
+        let list = phases.iter().map(|(kind, seconds)| {
+            let phase = Phase { kind: *kind, start, end: start + 1000 * seconds };
+            start = phase.end;
+            phase
+        });
+        let list = list.collect();
+        let gpu = TrainingGpu {
+            counters: GpuCounters::from_fn(|field| {
+                place(field).map_or(Reading::Unsupported, |at| Reading::Known(training[at]))
+            }),
+            busy_clock_mhz: Reading::Known(1700.0),
+            tensor_fraction: Reading::Known(training[2] / 100.0),
+        };
+        let trained = phases.iter().filter(|(kind, _)| kind.is_training()).map(|(_, seconds)| seconds);
+        let host = TrainingHost {
+            cpu_cores: Reading::Known(4.0),
+            cpu_pressure_percent: Reading::Known(1.0),
+            memory_pressure_percent: Reading::Known(0.0),
+            io_pressure_percent: Reading::Known(0.0),
+        };
+        let training = Training { seconds: float(trained.sum()), gpus: vec![gpu.clone(), gpu], host };
+        usage.phases = Some(Phases { list, training: Some(training) });
+        nodes
+    }
+
+    fn analysed(nodes: &[NodeReport], outcome: Outcome) -> Analysis {
+        analyse(nodes, nodes[0].end, outcome, None, &Rules::DEFAULT).unwrap()
+    }
+
+    fn found(analysis: &Analysis) -> Vec<&str> {
+        analysis.diagnoses.iter().map(|one| one.rule.as_str()).collect()
+    }
+
+    const GOOD: [f64; 4] = [99.0, 92.0, 60.0, 30.0];
+
+    /// A rank ran out of memory, and the other waited in a collective until the job was cancelled: advice about small
+    /// kernels was wrong.
+    #[test]
+    fn waiting_for_a_rank_that_is_gone_is_no_small_kernels() {
+        let phases = [(PhaseKind::StartUp, 28), (PhaseKind::Steady, 20), (PhaseKind::Stalled, 85)];
+        let mut nodes = silent(&phases, [79.0, 21.0, 9.0, 4.5], GOOD);
+        nodes[0].exit = Some(Exit { status: 9, derived: None });
+        for outcome in [Outcome::Failed, Outcome::CutOff] {
+            let told = analysed(&nodes, outcome);
+            assert_eq!(found(&told), ["hang"]);
+            assert!(told.diagnoses[0].what.starts_with("no step for 1 min 25 s before the end"), "{told:?}");
+            let shares = told.shares.known().unwrap();
+            assert!(shares.compute > 30.0 && shares.launch == 0.0, "{shares:?}");
+        }
+        // Without phases it was this.
+        nodes[0].usage.as_mut().unwrap().phases = None;
+        assert_eq!(found(&analysed(&nodes, Outcome::Good)), ["launch-bound"]);
+    }
+
+    /// Start-up on all cores is no slow loader.
+    #[test]
+    fn start_up_is_not_waiting_for_input() {
+        let phases = [(PhaseKind::StartUp, 40), (PhaseKind::Steady, 20)];
+        let mut nodes = silent(&phases, [33.0, 30.0, 20.0, 10.0], GOOD);
+        let told = analysed(&nodes, Outcome::Good);
+        assert_eq!(found(&told), [""; 0]);
+        let shares = told.shares.known().unwrap();
+        assert!(shares.idle < 2.0, "{shares:?}");
+        let training = told.training.unwrap();
+        assert_eq!(training.busy_percent, Reading::Known(99.0));
+        assert_eq!(told.hardware.known().unwrap().busy_percent, Reading::Known(33.0));
+        nodes[0].usage.as_mut().unwrap().phases = None;
+        assert_eq!(found(&analysed(&nodes, Outcome::Good)), ["input-bound"]);
+    }
+
+    /// A loss in the training is a smaller share of the whole job.
+    #[test]
+    fn costs_are_shares_of_the_whole_job() {
+        let phases = [(PhaseKind::StartUp, 25), (PhaseKind::Steady, 75)];
+        let nodes = silent(&phases, [75.0, 70.0, 7.5, 63.0], [99.0, 95.0, 10.0, 85.0]);
+        let told = analysed(&nodes, Outcome::Good);
+        assert_eq!(found(&told), ["memory-bound"]);
+        let costs = told.diagnoses[0].costs.unwrap();
+        assert!((costs - 0.75 * 0.75).abs() < 0.01, "{costs}");
+    }
+}

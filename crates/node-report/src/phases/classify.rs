@@ -1,0 +1,283 @@
+//! Finds the phases in a run's samples.
+
+use railgate_model::UnixMillis;
+
+use super::{Phase, PhaseKind};
+
+/// Activity in percent below which a GPU does no work.
+const IDLE: f64 = 2.0;
+/// A GPU that waits in a collective: kernels all the time (percent), on few SMs, and almost no other activity.
+const WAIT_KERNELS: f64 = 90.0;
+const WAIT_SMS: f64 = 35.0;
+const WAIT_TENSOR: f64 = 1.0;
+const WAIT_MEMORY: f64 = 2.0;
+/// The job trains from this share of its usual level on.
+const TRAINS: f64 = 0.4;
+/// Below this share of it, and for [`SLOW_CELLS`] samples, it trains slowly. Samples at the edge of the training with
+/// less hold some other phase as well.
+const WHOLE: f64 = 0.75;
+const SLOW_CELLS: usize = 3;
+/// Bytes per second written to disks, and copied from the GPUs of a node, from which a pause is a save.
+const WRITES: f64 = 50e6;
+const COPIES: f64 = 500e6;
+/// Maximum number of phases; the shortest are merged with their neighbours.
+const MOST: usize = 48;
+
+/// One sample, reduced to what phases depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) start: UnixMillis,
+    pub(crate) end: UnixMillis,
+    pub(crate) gpus: Vec<CellGpu>,
+    /// Bytes per second written to block devices.
+    pub(crate) written: f64,
+}
+
+/// Activities of one GPU, percent; `None` is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct CellGpu {
+    /// Time with any kernel: GPM's, else NVML's.
+    pub(crate) kernels: Option<f64>,
+    pub(crate) sm: Option<f64>,
+    pub(crate) tensor: Option<f64>,
+    pub(crate) dram: Option<f64>,
+    /// Bytes per second sent over PCIe.
+    pub(crate) sent: f64,
+}
+
+impl CellGpu {
+    fn is_known(&self) -> bool {
+        self.kernels.is_some() || self.sm.is_some()
+    }
+
+    /// Whether it only runs kernels that wait, as NCCL's do. Unknown without GPM.
+    fn waits(&self) -> bool {
+        let (Some(kernels), Some(sm), Some(tensor), Some(dram)) =
+            (self.kernels, self.sm, self.tensor, self.dram)
+        else {
+            return false;
+        };
+        kernels >= WAIT_KERNELS && sm < WAIT_SMS && tensor < WAIT_TENSOR && dram < WAIT_MEMORY
+    }
+
+    /// Level of its work, percent.
+    fn work(&self) -> f64 {
+        let pipes = [self.sm, self.tensor, self.dram];
+        pipes.into_iter().flatten().reduce(f64::max).or(self.kernels).unwrap_or(0.0)
+    }
+}
+
+/// The phases, and the samples that lie completely in training.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Course {
+    pub(crate) list: Vec<Phase>,
+    /// Start of each such sample.
+    pub(crate) training: Vec<UnixMillis>,
+}
+
+/// A cell with what it says about the node's GPUs.
+struct Seen<'a> {
+    cell: &'a Cell,
+    /// Mean over the GPUs of the level of work, percent.
+    level: f64,
+    /// At least one GPU waits, and none works.
+    waits: bool,
+    /// At least half of the GPUs wait for another one, which works.
+    mixed: bool,
+    saves: bool,
+}
+
+impl<'a> Seen<'a> {
+    /// `others`: the job has another GPU that this one can wait for.
+    fn new(cell: &'a Cell, others: bool) -> Option<Self> {
+        let known: Vec<&CellGpu> = cell.gpus.iter().filter(|gpu| gpu.is_known()).collect();
+        if known.is_empty() {
+            return None;
+        }
+        let levels: Vec<f64> =
+            known.iter().filter(|gpu| !(others && gpu.waits())).map(|gpu| gpu.work()).collect();
+        let waiting = known.len() - levels.len();
+        let working = levels.iter().filter(|level| **level >= IDLE).count();
+        let level = levels.iter().sum::<f64>() / count(known.len());
+        let sent: f64 = known.iter().map(|gpu| gpu.sent).sum();
+        Some(Seen {
+            cell,
+            level,
+            waits: waiting > 0 && working == 0,
+            mixed: working > 0 && 2 * waiting >= known.len(),
+            saves: cell.written >= WRITES || sent >= COPIES,
+        })
+    }
+
+    fn seconds(&self) -> f64 {
+        crate::plain::float(self.cell.end.saturating_sub(self.cell.start)) / 1000.0
+    }
+
+    /// The phase of a cell in which the job does not train, between two in which it does.
+    fn pause(&self) -> PhaseKind {
+        match self {
+            Seen { mixed: true, .. } => PhaseKind::Evaluating,
+            Seen { saves: true, .. } => PhaseKind::Saving,
+            Seen { waits: true, .. } => PhaseKind::Stalled,
+            Seen { .. } => PhaseKind::Idle,
+        }
+    }
+}
+
+fn count(of: usize) -> f64 {
+    crate::plain::float(u64::try_from(of).unwrap_or(u64::MAX))
+}
+
+/// Finds the phases in the samples of the time in which the job ran, in time order. `others`: the job has more than one
+/// GPU, so that one can wait for another.
+pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
+    let seen: Vec<Seen<'_>> = cells.iter().filter_map(|cell| Seen::new(cell, others)).collect();
+    let Some(usual) = usual_level(&seen, 0.0) else { return without_training(&seen) };
+    // Blips of the start-up do not lower the level of the training.
+    let usual = usual_level(&seen, TRAINS * usual).unwrap_or(usual);
+    let trains = |one: &Seen<'_>| one.level >= TRAINS * usual && !one.mixed;
+    let first = (0..seen.len()).find(|&at| {
+        let next = seen.get(at + 1).is_none_or(trains);
+        next && seen.get(at).is_some_and(trains)
+    });
+    let last = seen.iter().rposition(trains);
+    let (Some(first), Some(last)) = (first, last) else { return without_training(&seen) };
+    let mut kinds: Vec<PhaseKind> = seen
+        .iter()
+        .enumerate()
+        .map(|(at, one)| match at {
+            at if at < first => PhaseKind::StartUp,
+            at if at > last => match one.waits || one.mixed {
+                true => PhaseKind::Stalled,
+                false => PhaseKind::Tail,
+            },
+            _ if trains(one) => PhaseKind::Steady,
+            _ => one.pause(),
+        })
+        .collect();
+    let whole: Vec<bool> = seen.iter().map(|one| one.level >= WHOLE * usual).collect();
+    slow_down(&mut kinds, &whole);
+    let mut list: Vec<Phase> = seen
+        .iter()
+        .zip(&kinds)
+        .map(|(one, kind)| Phase { kind: *kind, start: one.cell.start, end: one.cell.end })
+        .collect();
+    // The first and the last sample of the training hold a part of another phase; how much follows from their level.
+    for (at, back) in [(first, true), (last, false)] {
+        let (Some(one), Some(phase)) = (seen.get(at), list.get_mut(at)) else { continue };
+        if whole.get(at) == Some(&true) || first == last {
+            continue;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a sample has few milliseconds"
+        )]
+        let outside = (1000.0 * one.seconds() * (1.0 - one.level / usual).clamp(0.0, 1.0)) as u64;
+        let neighbour = if back { at.checked_sub(1) } else { Some(at + 1) };
+        if back {
+            phase.start += outside;
+        } else {
+            phase.end -= outside;
+        }
+        let (start, end) = (phase.start, phase.end);
+        if let Some(next) = neighbour.and_then(|place| list.get_mut(place)) {
+            if back {
+                next.end = next.end.max(start);
+            } else {
+                next.start = next.start.min(end);
+            }
+        }
+    }
+    let is_edge = |at: usize| (at == first || at == last) && whole.get(at) != Some(&true);
+    let training = (0..seen.len())
+        .filter(|&at| kinds.get(at).is_some_and(|kind| kind.is_training()) && !is_edge(at))
+        .filter_map(|at| Some(seen.get(at)?.cell.start))
+        .collect();
+    Course { list: joined(list), training }
+}
+
+/// The median level of the cells in which GPUs work at `least` or more, weighted by time; `None` if there are none.
+fn usual_level(seen: &[Seen<'_>], least: f64) -> Option<f64> {
+    let mut levels: Vec<(f64, f64)> = seen
+        .iter()
+        .filter(|one| one.level >= least.max(IDLE) && !one.mixed)
+        .map(|one| (one.level, one.seconds()))
+        .collect();
+    levels.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half: f64 = levels.iter().map(|(_, seconds)| seconds).sum::<f64>() / 2.0;
+    let mut passed = 0.0;
+    levels.into_iter().find_map(|(level, seconds)| {
+        passed += seconds;
+        (passed >= half).then_some(level)
+    })
+}
+
+/// A run in which no GPU ever worked: idle, or a first collective that never ended.
+fn without_training(seen: &[Seen<'_>]) -> Course {
+    let stalled = seen.iter().rposition(|one| !one.waits).map_or(0, |at| at + 1);
+    let kind = |at: usize| match (at >= stalled, stalled < seen.len()) {
+        (true, _) => PhaseKind::Stalled,
+        (false, true) => PhaseKind::StartUp,
+        (false, false) => PhaseKind::Idle,
+    };
+    let list = seen
+        .iter()
+        .enumerate()
+        .map(|(at, one)| Phase { kind: kind(at), start: one.cell.start, end: one.cell.end })
+        .collect();
+    Course { list: joined(list), training: Vec::new() }
+}
+
+/// Marks stretches of steady cells below the usual level.
+fn slow_down(kinds: &mut [PhaseKind], whole: &[bool]) {
+    let is_slow = |at: usize, kinds: &[PhaseKind]| {
+        kinds.get(at) == Some(&PhaseKind::Steady) && whole.get(at) == Some(&false)
+    };
+    let mut at = 0;
+    while at < kinds.len() {
+        let length = (at..kinds.len()).take_while(|&next| is_slow(next, kinds)).count();
+        if length >= SLOW_CELLS {
+            kinds.iter_mut().skip(at).take(length).for_each(|kind| *kind = PhaseKind::Slow);
+        }
+        at += length.max(1);
+    }
+}
+
+/// Joins neighbours of one kind, and beyond [`MOST`] phases the shortest with its longer neighbour.
+fn joined(list: Vec<Phase>) -> Vec<Phase> {
+    let mut out = alike(list);
+    while out.len() > MOST {
+        let inner = out.iter().enumerate().skip(1).take(out.len() - 2);
+        let Some(at) = inner.min_by_key(|(_, phase)| phase.end - phase.start).map(|(at, _)| at) else {
+            break;
+        };
+        let length = |place: usize| out.get(place).map_or(0, |phase| phase.end - phase.start);
+        let into = if length(at - 1) >= length(at + 1) { at - 1 } else { at + 1 };
+        let gone = out.remove(at);
+        let into = if into > at { into - 1 } else { into };
+        if let Some(phase) = out.get_mut(into) {
+            (phase.start, phase.end) = (phase.start.min(gone.start), phase.end.max(gone.end));
+        }
+        out = alike(out);
+    }
+    out
+}
+
+fn alike(list: Vec<Phase>) -> Vec<Phase> {
+    /// Samples follow one another within this time, milliseconds; a longer gap separates phases.
+    const GAP_MS: u64 = 1500;
+    let mut out: Vec<Phase> = Vec::new();
+    for phase in list {
+        match out.last_mut() {
+            Some(last) if last.kind == phase.kind && phase.start <= last.end.saturating_add(GAP_MS) => {
+                last.end = last.end.max(phase.end);
+            }
+            _ => out.push(phase),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use super::*;
+
+const STEP: UnixMillis = 5000;
+
+fn gpu(kernels: f64, sm: f64, tensor: f64, dram: f64) -> CellGpu {
+    CellGpu { kernels: Some(kernels), sm: Some(sm), tensor: Some(tensor), dram: Some(dram), sent: 0.0 }
+}
+
+fn trains() -> CellGpu {
+    gpu(99.0, 92.0, 60.0, 30.0)
+}
+
+/// At this share of the usual level.
+fn partly(share: f64) -> CellGpu {
+    gpu(99.0 * share, 92.0 * share, 60.0 * share, 30.0 * share)
+}
+
+fn waits() -> CellGpu {
+    gpu(100.0, 12.0, 0.0, 0.1)
+}
+
+fn quiet() -> CellGpu {
+    gpu(0.0, 0.0, 0.0, 0.0)
+}
+
+fn cells(gpus: &[[CellGpu; 2]]) -> Vec<Cell> {
+    (0..)
+        .zip(gpus)
+        .map(|(at, gpus)| Cell { start: at * STEP, end: (at + 1) * STEP, gpus: gpus.to_vec(), written: 0.0 })
+        .collect()
+}
+
+/// Both GPUs do the same, for so many samples each.
+fn alike(parts: &[(CellGpu, usize)]) -> Vec<Cell> {
+    let gpus: Vec<_> = parts.iter().flat_map(|(gpu, times)| vec![[*gpu; 2]; *times]).collect();
+    cells(&gpus)
+}
+
+fn kinds(cells: &[Cell]) -> Vec<(PhaseKind, f64)> {
+    classify(cells, true).list.iter().map(|phase| (phase.kind, phase.seconds())).collect()
+}
+
+use PhaseKind::{Evaluating, Idle, Saving, Slow, Stalled, StartUp, Steady, Tail};
+
+/// GPT on two H200s: 28 s of start-up with short kernels of the initialisation, 17 s of steps.
+#[test]
+fn idle_time_of_the_start_is_not_training() {
+    let run = alike(&[
+        (quiet(), 3),
+        (partly(0.05), 1),
+        (quiet(), 1),
+        (partly(0.6), 1),
+        (trains(), 3),
+        (quiet(), 1),
+    ]);
+    assert_eq!(kinds(&run), [(StartUp, 27.0), (Steady, 18.0), (Tail, 5.0)]);
+    // The sample that holds both is not in the figures of the training.
+    assert_eq!(classify(&run, true).training, [6 * STEP, 7 * STEP, 8 * STEP]);
+}
+
+/// Rank 1 ran out of memory and ended; rank 0 waited for it in a collective for 85 s.
+#[test]
+fn waiting_for_a_rank_that_is_gone_is_a_stall() {
+    let gone = [waits(), quiet()];
+    let run = [vec![[quiet(); 2]; 3], vec![[trains(); 2]; 3], vec![gone; 17]].concat();
+    assert_eq!(kinds(&cells(&run)), [(StartUp, 15.0), (Steady, 15.0), (Stalled, 85.0)]);
+    // The only GPU of a job waits for no other: small kernels are its own.
+    let alone: Vec<Cell> = cells(&run)
+        .into_iter()
+        .map(|cell| Cell { gpus: cell.gpus.into_iter().take(1).collect(), ..cell })
+        .collect();
+    let list = classify(&alone, false).list;
+    assert!(list.iter().all(|phase| phase.kind != Stalled), "{list:?}");
+}
+
+#[test]
+fn first_collective_that_never_ends_is_a_stall() {
+    assert_eq!(kinds(&alike(&[(quiet(), 4), (waits(), 20)])), [(StartUp, 20.0), (Stalled, 100.0)]);
+    assert_eq!(kinds(&alike(&[(quiet(), 4)])), [(Idle, 20.0)]);
+}
+
+#[test]
+fn pauses_between_steps_have_their_causes() {
+    let evaluation = [gpu(80.0, 60.0, 40.0, 10.0), waits()];
+    let run = [vec![[trains(); 2]; 5], vec![evaluation; 3], vec![[trains(); 2]; 5]].concat();
+    assert_eq!(kinds(&cells(&run)), [(Steady, 25.0), (Evaluating, 15.0), (Steady, 25.0)]);
+
+    let mut save = alike(&[(trains(), 5), (waits(), 2), (trains(), 5)]);
+    assert_eq!(kinds(&save), [(Steady, 25.0), (Stalled, 10.0), (Steady, 25.0)]);
+    save.iter_mut().filter(|cell| cell.gpus[0] == waits()).for_each(|cell| cell.written = 4e8);
+    assert_eq!(kinds(&save), [(Steady, 25.0), (Saving, 10.0), (Steady, 25.0)]);
+
+    let idle = alike(&[(trains(), 5), (quiet(), 2), (trains(), 5)]);
+    assert_eq!(kinds(&idle), [(Steady, 25.0), (Idle, 10.0), (Steady, 25.0)]);
+}
+
+#[test]
+fn a_slow_stretch_needs_three_samples() {
+    let with = |slow| alike(&[(trains(), 9), (partly(0.6), slow), (trains(), 9)]);
+    assert_eq!(kinds(&with(2)), [(Steady, 100.0)]);
+    assert_eq!(kinds(&with(3)), [(Steady, 45.0), (Slow, 15.0), (Steady, 45.0)]);
+}
+
+/// A decode loop of tiny kernels, 7 % busy, after an autotuning burst at full load.
+#[test]
+fn a_short_burst_does_not_define_the_usual_level() {
+    let small = gpu(7.0, 3.0, 0.5, 2.5);
+    let run = alike(&[(quiet(), 2), (trains(), 2), (small, 40)]);
+    let found = classify(&run, true);
+    assert_eq!(found.list.last().map(|phase| phase.kind), Some(Steady));
+    assert!(found.training.len() >= 40, "{found:?}");
+}
+
+/// Without GPM only the time with any kernel is known: no stall can be told.
+#[test]
+fn without_gpm_no_gpu_is_said_to_wait() {
+    let busy = CellGpu { kernels: Some(100.0), ..CellGpu::default() };
+    let none = CellGpu { kernels: Some(0.0), ..CellGpu::default() };
+    assert_eq!(
+        kinds(&alike(&[(none, 2), (busy, 8), (none, 1)])),
+        [(StartUp, 10.0), (Steady, 40.0), (Tail, 5.0)]
+    );
+    assert_eq!(classify(&alike(&[(CellGpu::default(), 3)]), true), Course::default());
+}
+
+#[test]
+fn the_list_is_bounded_and_covers_the_same_time() {
+    let parts: Vec<_> = (0..400).flat_map(|_| [(trains(), 3), (quiet(), 1)]).collect();
+    let list = classify(&alike(&parts), true).list;
+    assert!(list.len() <= MOST, "{}", list.len());
+    assert_eq!(list.first().map(|phase| phase.start), Some(0));
+    assert_eq!(list.last().map(|phase| phase.end), Some(1600 * STEP));
+    assert!(list.windows(2).all(|two| two[0].end <= two[1].start), "{list:?}");
+}
