@@ -265,9 +265,10 @@ impl Analysis {
 
     /// GPU utilisation and MFU in one sentence: "GPU utilisation 95 %, MFU 12 %".
     pub fn sentence(&self) -> Option<String> {
-        let busy = self.hardware.known().and_then(|hardware| hardware.busy_percent.known().copied());
+        let hardware = self.training.as_ref().or(self.hardware.known());
+        let busy = hardware.and_then(|hardware| hardware.busy_percent.known().copied());
         let mfu = self.model.known().map(|model| model.fraction * 100.0);
-        let tensor = self.hardware.known().and_then(|hardware| hardware.tensor_fraction.known().copied());
+        let tensor = hardware.and_then(|hardware| hardware.tensor_fraction.known().copied());
         let numbers = match (busy, mfu, tensor) {
             (Some(busy), Some(mfu), _) => format!("GPU utilisation {busy:.0} %, MFU {mfu:.1} %"),
             (Some(busy), None, Some(tensor)) => {
@@ -277,6 +278,8 @@ impl Analysis {
             (Some(busy), None, None) => format!("GPU utilisation {busy:.0} %"),
             (None, None, _) => return self.diagnoses.first().map(|first| first.what.clone()),
         };
+        // A program's own MFU is of its steps already.
+        let numbers = if self.training.is_some() { format!("{numbers} while training") } else { numbers };
         Some(match self.diagnoses.first() {
             Some(first) => format!("{numbers}: {}", first.what),
             None => numbers,

@@ -214,7 +214,11 @@ fn open_analysis(mut analysis: Analysis) -> Analysis {
     for one in analysis.diagnoses.iter_mut().filter(|one| one.rule == RAIL_IMBALANCE) {
         one.what = format!("{} carries far less than the node's other rails", one.part);
     }
-    if let Reading::Known(hardware) = &mut analysis.hardware {
+    let whole = match &mut analysis.hardware {
+        Reading::Known(hardware) => Some(hardware),
+        Reading::Unsupported | Reading::Failed(_) => None,
+    };
+    for hardware in whole.into_iter().chain(&mut analysis.training) {
         for reading in [
             &mut hardware.tensor_fraction,
             &mut hardware.busy_percent,

@@ -80,6 +80,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let mut rows = vec![ran(report), open("VERDICT", verdict(report, analysis))];
     rows.extend(why::rows(report));
     let of = if report.attempts.len() > 1 { format!("{}: ", why::number(attempt)) } else { String::new() };
+    rows.extend(phases(&of, analysis).map(|text| open("PHASES", text)));
     rows.push(Row { name: "MODEL", spans: model(&of, analysis) });
     rows.extend(hardware(analysis).map(|text| open("HW", text)));
     rows.extend(goodput(report, analysis).map(|text| open("GOODPUT", text)));
@@ -245,18 +246,37 @@ fn step(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.0} ms", 1000.0 * seconds) } else { format!("{seconds:.2} s") }
 }
 
+/// How long the job did what; `None` if it is not known, or the job did only one thing.
+fn phases(of: &str, analysis: &Analysis) -> Option<String> {
+    let all: f64 = analysis.phases.iter().map(|one| one.seconds).sum();
+    let shown = analysis.phases.iter().filter(|one| one.seconds >= 0.5);
+    let parts: Vec<String> =
+        shown.map(|one| format!("{} {}", one.kind.title(), whole_seconds(one.seconds))).collect();
+    (parts.len() > 1).then(|| format!("{of}{}; of {}", parts.join(", "), whole_seconds(all)))
+}
+
+/// Samples resolve no fraction of a second.
+fn whole_seconds(seconds: f64) -> String {
+    if seconds < 59.5 { format!("{seconds:.0} s") } else { span(seconds) }
+}
+
 fn hardware(analysis: &Analysis) -> Option<String> {
-    let hardware = match &analysis.hardware {
+    let whole = match &analysis.hardware {
         Reading::Known(hardware) => hardware,
         _ => return Some("unknown: no sampler has reported".to_owned()),
     };
+    // While the job trained, and in parentheses of all time.
+    let hardware = analysis.training.as_ref().unwrap_or(whole);
+    let when = if analysis.training.is_some() { "while training" } else { "of all time" };
     let mut parts = Vec::new();
     match &hardware.tensor_fraction {
         Reading::Known(fraction) => {
             let how = if hardware.calibrated { "calibrated" } else { "not calibrated" };
             let band = 100.0 * hardware.band;
+            let all = analysis.training.as_ref().and(whole.tensor_fraction.known());
+            let all = all.map(|all| format!("; {:.1} % of all time", 100.0 * all)).unwrap_or_default();
             parts.push(format!(
-                "{:.1} % HFU of all time (GPM x clock, {how}, +-{band:.0} %)",
+                "{:.1} % HFU {when} (GPM x clock, {how}, +-{band:.0} %{all})",
                 100.0 * fraction
             ));
         }
@@ -269,7 +289,7 @@ fn hardware(analysis: &Analysis) -> Option<String> {
     add(&hardware.busy_percent, &|percent| format!("GPU utilisation {percent:.0} %"));
     add(&hardware.sm_clock_mhz, &|clock| format!("SM {clock:.0} MHz"));
     add(&hardware.power_w, &|power| format!("{power:.0} W/GPU"));
-    add(&hardware.energy_j, &energy);
+    add(&whole.energy_j, &energy);
     Some(parts.join(", "))
 }
 
@@ -335,7 +355,8 @@ fn shares(analysis: &Analysis) -> Option<String> {
     add("input", known(&shares.input));
     let throttled = known(&shares.throttled).filter(|share| *share >= 0.05);
     let throttled = throttled.map(|share| format!("; throttled {share:.1}")).unwrap_or_default();
-    Some(format!("{}{throttled}  [confidence {}]", parts.join(" | "), shares.confidence))
+    let of = if analysis.training.is_some() { "of the training, " } else { "" };
+    Some(format!("{}{throttled}  [{of}confidence {}]", parts.join(" | "), shares.confidence))
 }
 
 /// Name of a row that is part of a table and keeps its columns.
@@ -444,7 +465,7 @@ fn missing(report: &JobReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::large;
+    use crate::testing::{large, merged};
     use crate::{brief, text};
 
     /// Compares the screen of a job of 64 nodes with `view/screen64.txt`.
@@ -463,6 +484,41 @@ mod tests {
         assert!(few.starts_with(lines[0]) && few.lines().count() <= 6, "{few}");
         let names: Vec<&str> = few.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>(), ["VERDICT", "DO"]);
+    }
+
+    /// Shares, utilisation and figures of the first line are of the training, and the phases stand apart.
+    #[test]
+    fn figures_of_a_job_with_phases_are_of_its_training() {
+        use railgate_node_report::phases::{Phase, PhaseKind, Phases, Training, TrainingGpu, TrainingHost};
+        let mut node = railgate_diagnosis::simulator::healthy().swap_remove(0);
+        node.application = None;
+        let usage = node.usage.as_mut().unwrap();
+        let start = usage.coverage.start;
+        let end = |seconds: u64| start + 1000 * seconds;
+        let list = [(PhaseKind::StartUp, 0, 28), (PhaseKind::Steady, 28, 45), (PhaseKind::Tail, 45, 49)];
+        let list = list.map(|(kind, from, to)| Phase { kind, start: end(from), end: end(to) }).to_vec();
+        let reading = |mean: f64| railgate_model::Reading::Known(mean);
+        let host = TrainingHost {
+            cpu_cores: reading(4.0),
+            cpu_pressure_percent: reading(0.0),
+            memory_pressure_percent: reading(0.0),
+            io_pressure_percent: reading(0.0),
+        };
+        let gpu = |gpu: &railgate_node_report::usage::GpuUsage| TrainingGpu {
+            counters: gpu.counters.clone().map(|_| reading(77.0)),
+            busy_clock_mhz: reading(1755.0),
+            tensor_fraction: reading(0.243),
+        };
+        let gpus = usage.gpus.iter().map(gpu).collect();
+        usage.phases = Some(Phases { list, training: Some(Training { seconds: 15.0, gpus, host }) });
+        let said = text(&merged(vec![node], vec![], None), false);
+        assert!(
+            said.contains("\nPHASES   start-up 28 s, training 17 s, after the last work 4 s; of 49 s\n"),
+            "{said}"
+        );
+        assert!(said.contains("\nHW       24.3 % HFU while training ("), "{said}");
+        assert!(said.contains("; 40.2 % of all time), GPU"), "{said}");
+        assert!(said.contains("[of the training, confidence "), "{said}");
     }
 
     /// A job that the gate refused, that then lost a GPU and then completed; `story` in other tests.
