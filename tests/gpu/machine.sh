@@ -2,9 +2,12 @@
 # To be sourced: turns a machine with NVIDIA GPUs into a Slurm cluster of one node with railgate.
 #
 # Needs $kit (the output of prepare.sh) and $out (directory for logs). Only for a disposable machine: it unpacks Slurm over /
-# and starts daemons.
-node=$(hostname -s)
+# and starts daemons. $node may name the node.
+host=$(hostname -s)
+node=${node:-$host}
 gpus=$(nvidia-smi -L | wc -l)
+# "NVIDIA H100 80GB HBM3"; the built-in profiles are h100-sxm and h200-sxm.
+model=$(nvidia-smi -L | grep -oE 'H[12]00' | head -1 | tr H h)
 state=/var/tmp/railgate-gpu
 say() { printf '\n== %s\n' "$*"; }
 ok() { printf 'ok: %s\n' "$*"; }
@@ -56,7 +59,7 @@ install_and_configure() {
     echo "optional /usr/lib/railgate/spank_railgate.so" >/etc/slurm/plugstack.conf
     cat >/etc/slurm/slurm.conf <<CONF
 ClusterName=real
-SlurmctldHost=$node(127.0.0.1)
+SlurmctldHost=$host(127.0.0.1)
 SlurmUser=slurm
 AuthType=auth/munge
 ProctrackType=proctrack/cgroup
@@ -78,14 +81,14 @@ EpilogSlurmctld=/usr/libexec/railgate/railgate-epilog-ctld
 PrologEpilogTimeout=120
 BatchStartTimeout=180
 JobFileAppend=1
-NodeName=$node NodeAddr=127.0.0.1 CPUs=$(nproc) Gres=gpu:$gpus State=UNKNOWN
+NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 CPUs=$(nproc) Gres=gpu:$gpus State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 CONF
     # GPUs of an HGX board in a virtual machine: no InfiniBand, and no NVLink for a single GPU.
-    cat >/etc/railgate/profiles/h200-here.toml <<CONF
-id = "h200-here"
-title = "H200 of this virtual machine, no InfiniBand"
-extends = "h200-sxm"
+    cat >/etc/railgate/profiles/here.toml <<CONF
+id = "here"
+title = "$model of this virtual machine, no InfiniBand"
+extends = "$model-sxm"
 [gpus]
 count = $gpus
 nvlinks_up = $([[ $gpus -gt 1 ]] && echo 18 || echo 0)
@@ -93,7 +96,7 @@ nvlinks_up = $([[ $gpus -gt 1 ]] && echo 18 || echo 0)
 hcas = 0
 CONF
     cat >/etc/railgate/railgate.toml <<CONF
-profile = "h200-here"
+profile = "here"
 [gate]
 mode = "enforce"
 [report]
@@ -109,7 +112,7 @@ start_slurm() {
     say "Slurm"
     # All standard streams are redirected, since the caller waits while a daemon keeps a pipe open.
     runuser -u munge -- /usr/sbin/munged </dev/null >/dev/null 2>&1
-    (cd "$state" && slurmctld </dev/null >/dev/null 2>&1 && slurmd </dev/null >/dev/null 2>&1)
+    (cd "$state" && slurmctld </dev/null >/dev/null 2>&1 && slurmd -N "$node" </dev/null >/dev/null 2>&1)
     # shellcheck disable=SC2317  # until_true calls it
     idle() { [[ $(sinfo -h -o %T) == idle ]]; }
     until_true 30 idle || wrong "node is $(sinfo -h -o '%T %E')"

@@ -28,8 +28,8 @@ railgate rails
 
 say "what can be planted without touching the cards"
 planted() { # CHECK EXIT-CODE LINES-OF-THE-PROFILE: the machine under another profile
-    printf 'id = "planted"\ntitle = "planted"\nextends = "h200-here"\n%s\n' "$3" >/etc/railgate/profiles/planted.toml
-    sed 's/"h200-here"/"planted"/' /etc/railgate/railgate.toml >"$state/planted.toml"
+    printf 'id = "planted"\ntitle = "planted"\nextends = "here"\n%s\n' "$3" >/etc/railgate/profiles/planted.toml
+    sed 's/"here"/"planted"/' /etc/railgate/railgate.toml >"$state/planted.toml"
     finds "$1" "$2" --config "$state/planted.toml"
 }
 finds() { # CHECK EXIT-CODE ARGUMENTS…
