@@ -5,6 +5,8 @@
 #
 # Writes one archive, $OUT/corpus.tar.gz, also if interrupted. Kinds that would not end within $DEADLINE seconds (default 540), or
 # need more GPUs than there are, are left out and listed. Only for a disposable machine.
+# What `fields` prints becomes variables, kind_….
+# shellcheck disable=SC2154
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kit=$(realpath "${1:-target/gpu}")
@@ -86,6 +88,7 @@ JOB
     # It also brings the libraries into the page cache, so that the first kind starts as fast as the others.
     python3 -c 'import torch; torch.ones(8, 8, device="cuda").matmul(torch.ones(8, 8, device="cuda")); print("torch", torch.__version__, "CUDA", torch.version.cuda, "NCCL", torch.cuda.nccl.version())'
 } | tee "$stage/machine"
+hostname -f >"$stage/host" 2>/dev/null || echo "$host" >"$stage/host"
 start_slurm
 
 over() { [[ -z $(squeue -h -j "$1" -t PENDING,RUNNING,COMPLETING 2>/dev/null) ]]; }
