@@ -1,0 +1,189 @@
+//! A recording: what a real job left behind, and the report that today's code makes of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use railgate_model::UnixMillis;
+use railgate_node_report::application::read as read_rank;
+use railgate_node_report::comm::gather;
+use railgate_node_report::usage::summarize;
+use railgate_node_report::{Application, NodeReport};
+use railgate_rankfile::RankFile;
+use railgate_report::{JobReport, text};
+use railgate_store::{Parts, ReportConfig};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// What the program measured, one line for each rank.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Truth {
+    /// Seconds by the name of what was planted.
+    lost: BTreeMap<String, f64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Recorded {
+    sampler_end: Option<UnixMillis>,
+}
+
+pub(crate) struct Recording(pub(crate) PathBuf);
+
+/// First screen of a report, and what else is compared.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// Kind of the end, as in JSON: `completed`.
+    pub(crate) ended: String,
+    /// The rows VERDICT and WHY.
+    pub(crate) first: String,
+    /// All sentences that lead to an act: these rows, DO, and every finding.
+    pub(crate) advice: String,
+    /// Rules of all findings, the first one first.
+    pub(crate) rules: Vec<String>,
+    /// Cost of the first finding, seconds.
+    pub(crate) cost_s: Option<f64>,
+}
+
+fn optional<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let bytes = fs::read(path)?;
+    Ok(Some(serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?))
+}
+
+/// A file of 64-bit words from its text: the size in bytes, then place and value of each word that is not zero.
+fn from_words(text: &str) -> Result<Vec<u8>> {
+    let mut lines = text.lines();
+    let size: usize = lines.next().context("no size")?.parse()?;
+    let mut bytes = vec![0_u8; size.next_multiple_of(8)];
+    for line in lines {
+        let (place, value) = line.split_once(' ').context("no value")?;
+        let at = place.parse::<usize>()? * 8;
+        let word = u64::from_str_radix(value, 16)?.to_le_bytes();
+        bytes.get_mut(at..at + 8).context("beyond the end")?.copy_from_slice(&word);
+    }
+    bytes.truncate(size);
+    Ok(bytes)
+}
+
+impl Recording {
+    /// Names and contents of the binary files in a folder, in order of their names.
+    fn files(&self, folder: &str) -> Result<Vec<(String, Vec<u8>)>> {
+        let Ok(entries) = fs::read_dir(self.0.join(folder)) else { return Ok(Vec::new()) };
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let bytes = from_words(&fs::read_to_string(entry.path())?).with_context(|| name.clone())?;
+            files.push((name, bytes));
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// The node report, with what the epilog would make of the raw files today.
+    pub(crate) fn node(&self) -> Result<NodeReport> {
+        let mut node: NodeReport =
+            optional(&self.0.join("node.json"))?.context("a recording has a node report")?;
+        let recorded: Recorded = optional(&self.0.join("recorded.json"))?.context("recorded.json")?;
+        if let (Ok(samples), Some(end)) = (fs::read(self.0.join("samples")), recorded.sampler_end) {
+            node.usage = summarize(&[&samples], end, &BTreeMap::new());
+        }
+        let ranks = self.files("ranks")?;
+        if !ranks.is_empty() {
+            let read = |(name, bytes): &(String, Vec<u8>)| {
+                RankFile::parse(bytes).map_err(|why| format!("{name}: {why}"))
+            };
+            let (files, unread): (Vec<_>, Vec<_>) = ranks.iter().map(read).partition(Result::is_ok);
+            let unread = unread.into_iter().filter_map(Result::err).collect();
+            let files: Vec<RankFile> = files.into_iter().filter_map(Result::ok).collect();
+            node.communication = Some(gather(&files, unread));
+        }
+        let app = self.files("app")?;
+        if !app.is_empty() {
+            let mut told = Application::default();
+            for (name, bytes) in &app {
+                match read_rank(name, bytes) {
+                    Ok(rank) => told.ranks.push(rank),
+                    Err(why) => told.problems.push(format!("{name}: {why}")),
+                }
+            }
+            told.ranks.sort_by_key(|rank| (rank.rank.is_none(), rank.rank, rank.started));
+            node.application = Some(told);
+        }
+        Ok(node)
+    }
+
+    /// The report that today's code makes.
+    pub(crate) fn said(&self) -> Result<Said> {
+        let node = self.node()?;
+        let (cluster, job) = (node.cluster.clone(), node.job.id);
+        let parts = Parts {
+            nodes: vec![node],
+            decisions: optional(&self.0.join("decision.json"))?.into_iter().collect(),
+            ends: optional(&self.0.join("slurm-end.json"))?.into_iter().collect(),
+            problems: Vec::new(),
+        };
+        let slurm = optional(&self.0.join("slurm.json"))?;
+        let expand = |list: &str| Some(vec![list.to_owned()]);
+        let report = JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default());
+        said(&report)
+    }
+
+    /// Seconds that the program lost by what was planted: of the rank that lost most.
+    pub(crate) fn lost(&self, name: &str) -> Result<f64> {
+        let text = fs::read_to_string(self.0.join("truth.json"))?;
+        let mut most: f64 = 0.0;
+        for line in text.lines() {
+            let truth: Truth = serde_json::from_str(line)?;
+            most = most.max(truth.lost.get(name).copied().unwrap_or(0.0));
+        }
+        Ok(most)
+    }
+}
+
+fn said(report: &JobReport) -> Result<Said> {
+    let screen = text(report, false);
+    let rows = rows(&screen);
+    let row = |name: &str| {
+        let of = rows.iter().filter(|(row, _)| row == name).map(|(_, text)| text.as_str());
+        of.collect::<Vec<_>>().join("; ")
+    };
+    let first = format!("{}; {}", row("VERDICT"), row("WHY"));
+    let attempt = report.attempts.last().context("a job has an attempt")?;
+    let found = attempt.analysis.as_ref().map_or(&[][..], |analysis| &analysis.diagnoses);
+    let mut advice = vec![first.clone(), report.next_steps.join("; ")];
+    advice.extend(found.iter().map(|one| format!("{}. {}", one.what, one.fix)));
+    let seconds = attempt.end.zip(attempt.start).map(|(end, start)| {
+        let millis = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
+        f64::from(millis) / 1000.0
+    });
+    let cost = found.first().and_then(|one| one.costs);
+    Ok(Said {
+        ended: serde_json::to_value(report.ended.kind)?.as_str().unwrap_or_default().to_owned(),
+        first,
+        advice: advice.join("; "),
+        rules: found.iter().map(|one| one.rule.clone()).collect(),
+        cost_s: cost.zip(seconds).map(|(cost, seconds)| cost * seconds),
+    })
+}
+
+/// Rows of the first screen: a name at the margin, and indented lines that continue it.
+fn rows(screen: &str) -> Vec<(String, String)> {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for line in screen.lines().skip(1).take_while(|line| !line.is_empty()) {
+        match (line.starts_with(' '), rows.last_mut()) {
+            (true, Some((_, text))) => {
+                text.push(' ');
+                text.push_str(line.trim());
+            }
+            _ => {
+                let (name, text) = line.split_once(' ').unwrap_or((line, ""));
+                rows.push((name.to_owned(), text.trim().to_owned()));
+            }
+        }
+    }
+    rows
+}
