@@ -116,7 +116,7 @@ fn a_report_has_the_gpu_figures_and_names_the_gaps() -> Result<()> {
             let want = tensor / 100.0 * clock / 1830.0;
             let said = number(&gpu["flop"]["tensor_fraction"]["known"]);
             assert!((said / want - 1.0).abs() < 0.02, "{said} {want}");
-            assert_eq!(gpu["flop"]["calibration"]["from"], "none");
+            assert_eq!(gpu["flop"]["calibration"]["from"], "built-in");
             assert!((mean(gpu, "nvlink_tx_bytes_s") / (tensor * 4.0 * 1_048_576.0) - 1.0).abs() < 0.01);
         }
         for part in ["sampled_s", "suspended_s", "yielded_s"] {

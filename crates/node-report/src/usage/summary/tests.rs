@@ -130,7 +130,7 @@ fn work_of_mixed_types_is_between_the_slowest_and_the_fastest_type() {
 #[test]
 fn field_that_was_never_read_is_not_zero_and_has_a_reason() {
     let lacking = [("dram_percent", "unsupported"), ("fp32_percent_mhz", "GPM: lost")];
-    let bytes = stream(vec![head("NVIDIA H100 80GB HBM3", &lacking), Record::Sample(sample(0, 1.0, 1000.0))]);
+    let bytes = stream(vec![head("NVIDIA A100-SXM4-80GB", &lacking), Record::Sample(sample(0, 1.0, 1000.0))]);
     let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
     let gpu = &usage.gpus[0];
     assert_eq!(gpu.counters.dram_percent, Reading::Unsupported);
