@@ -5,7 +5,7 @@ use nix::time::{ClockId, clock_gettime};
 use railgate_model::UnixMillis;
 use railgate_node_report::usage::{joined, moment};
 use railgate_node_report::{NodeReport, Tasks, applied, transport};
-use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, now};
+use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, gpu_figures, now};
 use railgate_slurm::hostlist::expand;
 use railgate_store::store_samples;
 
@@ -62,7 +62,8 @@ fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
     let streams: Vec<&[u8]> = sampled.files.iter().map(Vec::as_slice).collect();
     let end = moment(&streams, &report.boot_id, sampled.ended_boot_s);
     let said = end.and_then(|end| clock_set(end, now()));
-    report.add_usage(&streams, end.unwrap_or_else(now), &hook.config.stats.models);
+    let figures = gpu_figures(&hook.places, &hook.config);
+    report.add_usage(&streams, end.unwrap_or_else(now), &figures);
     let most = usize::try_from(hook.config.report.max_bytes()).unwrap_or(usize::MAX);
     let Some(mut usage) = report.usage.take() else { return };
     usage.notes.extend(said);

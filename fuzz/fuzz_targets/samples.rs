@@ -3,8 +3,6 @@
 
 #![no_main]
 
-use std::collections::BTreeMap;
-
 use libfuzzer_sys::fuzz_target;
 use railgate_node_report::usage::format::{Head, HeadGpu, HeadRail, Record, Records};
 use railgate_node_report::usage::{joined, moment, summarize, timeline};
@@ -52,7 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (half, other) = stream.split_at(stream.len() / 2);
         for streams in [vec![&stream[..]], vec![half, other], vec![&stream[..], &stream[..]]] {
             for end in [0, 1_800_000_000_000, u64::MAX] {
-                let Some(usage) = summarize(&streams, end, &BTreeMap::new()) else { continue };
+                let Some(usage) = summarize(&streams, end, &Default::default()) else { continue };
                 let coverage = &usage.coverage;
                 for seconds in
                     [coverage.sampled_s, coverage.suspended_s, coverage.yielded_s, coverage.missing_s]

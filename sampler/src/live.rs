@@ -9,7 +9,7 @@ use railgate_node_report::usage::moment;
 use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
-    Loaded, Places, SAMPLER_FILES, SAMPLER_TASKS, application, communication, node_name, now,
+    Loaded, Places, SAMPLER_FILES, SAMPLER_TASKS, application, communication, gpu_figures, node_name, now,
 };
 use railgate_store::store_live;
 
@@ -76,8 +76,8 @@ fn told(input: &[u8]) -> Result<Vec<u8>, String> {
 
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let (root, job): (PathBuf, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
-    let config =
-        Loaded::read(&Places::default().config(), false, &node_name()).map_err(|why| why.to_string())?.config;
+    let places = Places::default();
+    let config = Loaded::read(&places.config(), false, &node_name()).map_err(|why| why.to_string())?.config;
     let run = Root::new(&root).job(job).current(job).map_err(|why| why.to_string())?;
     let mut report: NodeReport = run.read_json("report.json").map_err(|why| format!("report.json: {why}"))?;
     let order =
@@ -96,7 +96,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let boot_s =
         clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0.0, |time| Duration::from(time).as_secs_f64());
     let end = moment(&streams, &report.boot_id, boot_s).unwrap_or_else(now);
-    report.add_usage(&streams, end, &config.stats.models);
+    report.add_usage(&streams, end, &gpu_figures(&places, &config));
     report.as_of = Some(now());
     store_live(&config.report, &report).map(|()| Vec::new())
 }

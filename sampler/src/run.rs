@@ -11,9 +11,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use railgate_metrics::JobFile;
 use railgate_node_report::NodeReport;
+use railgate_node_report::usage::GpuFigures;
 use railgate_rundir::{Root, RunDir};
 use railgate_runner::{
-    Config, Loaded, Places, SAMPLER_END, SAMPLER_SOCKET, YIELD_SOCKET, node_name, start_logging, switches,
+    Config, Loaded, Places, SAMPLER_END, SAMPLER_SOCKET, YIELD_SOCKET, gpu_figures, node_name, start_logging,
+    switches,
 };
 
 /// The job's processes are always those of this machine, even if a test simulates its hardware.
@@ -29,6 +31,8 @@ pub(crate) struct Mine {
     pub(crate) dir: RunDir,
     pub(crate) report: NodeReport,
     pub(crate) config: Config,
+    /// Peaks and calibrations of the node's GPUs.
+    pub(crate) figures: GpuFigures,
     places: Places,
     listener: UnixListener,
     yields: Option<UnixListener>,
@@ -86,6 +90,7 @@ impl Mine {
             job,
             dir,
             report,
+            figures: gpu_figures(&places, &config),
             config,
             places,
             listener,
@@ -110,7 +115,8 @@ impl Mine {
         config.source.sysfs = place.join("sys");
         let listener = listen(&dir.file(SAMPLER_SOCKET)).unwrap().unwrap();
         let (yielding, next_round) = (Vec::new(), Instant::now());
-        Mine { job: 7, dir, report, config, places, listener, yields: None, yielding, next_round }
+        let figures = GpuFigures::default();
+        Mine { job: 7, dir, report, config, figures, places, listener, yields: None, yielding, next_round }
     }
 
     /// Waits for a request, no longer than `time`, or until `other` is readable.
@@ -167,7 +173,7 @@ impl Mine {
     /// The job's file for Prometheus, if the site configures metrics.
     pub(crate) fn metrics(&self) -> io::Result<Option<JobFile>> {
         let locks = self.places.run.join("metrics");
-        JobFile::open(&self.config.metrics, &self.config.stats.models, &locks, &self.report)
+        JobFile::open(&self.config.metrics, &self.figures, &locks, &self.report)
     }
 
     /// Directory of the runs of this node's jobs.

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -6,8 +5,8 @@ use std::time::{Duration, Instant};
 use railgate_child::{Task, become_user};
 use railgate_metrics::WorkNow;
 use railgate_node_report::NodeReport;
+use railgate_node_report::usage::GpuFigures;
 use railgate_node_report::usage::format::Head;
-use railgate_node_report::usage::peaks::SiteModel;
 use railgate_runner::{application, communication, now};
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +34,7 @@ struct Order {
     run: PathBuf,
     head: Head,
     report: NodeReport,
-    models: BTreeMap<String, SiteModel>,
+    figures: GpuFigures,
 }
 
 impl Work {
@@ -54,7 +53,7 @@ impl Work {
                 run: mine.run_places().to_owned(),
                 head: head.clone(),
                 report: mine.report.clone(),
-                models: mine.config.stats.models.clone(),
+                figures: mine.figures.clone(),
             };
             let thread = std::thread::Builder::new().stack_size(256 << 10);
             self.asked = thread.spawn(move || ask(&order)).ok();
@@ -82,6 +81,6 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     }
     let told = application(&order.run, job.id, job.uid);
     let counted = communication(&order.run, job.id, job.uid)?;
-    let said = WorkNow::of(&order.report, &order.head, &order.models, (told, counted), now());
+    let said = WorkNow::of(&order.report, &order.head, &order.figures, (told, counted), now());
     serde_json::to_vec(&said).map_err(|why| why.to_string())
 }

@@ -6,8 +6,7 @@ use railgate_fsutil::FileLock;
 use railgate_model::UnixMillis;
 use railgate_node_report::NodeReport;
 use railgate_node_report::usage::format::Head;
-use railgate_node_report::usage::peaks::{SiteModel, model};
-use railgate_node_report::usage::{Fold, GpuField, Sample};
+use railgate_node_report::usage::{Fold, GpuField, GpuFigures, Sample};
 
 use super::place::{TextfileDir, job_file};
 use super::{GpuNow, JobLabel, JobNow, WorkNow, job_page, shown};
@@ -22,7 +21,7 @@ use crate::MetricsConfig;
 pub struct JobFile {
     dir: TextfileDir,
     config: MetricsConfig,
-    site: BTreeMap<String, SiteModel>,
+    figures: GpuFigures,
     locks: PathBuf,
     locked: BTreeMap<String, FileLock>,
     job: JobNow,
@@ -37,7 +36,7 @@ impl JobFile {
     /// The collector's directory or `locks` cannot be opened.
     pub fn open(
         config: &MetricsConfig,
-        site: &BTreeMap<String, SiteModel>,
+        figures: &GpuFigures,
         locks: &Path,
         report: &NodeReport,
     ) -> io::Result<Option<Self>> {
@@ -47,7 +46,7 @@ impl JobFile {
         Ok(Some(JobFile {
             dir,
             config: config.clone(),
-            site: site.clone(),
+            figures: figures.clone(),
             locks: locks.to_owned(),
             locked: BTreeMap::new(),
             job: JobNow {
@@ -90,7 +89,7 @@ impl JobFile {
             if !self.may_write(&gpu.uuid, named) {
                 continue;
             }
-            let tensor_fraction = model(&gpu.model, &self.site).and_then(|model| {
+            let tensor_fraction = self.figures.of(&gpu.model, &gpu.uuid).and_then(|model| {
                 let work = values.mean(GpuField::TensorWork)?;
                 Some(model.tensor_fraction(work, values.mean(GpuField::TensorWorkSlowed)?))
             });
@@ -170,7 +169,9 @@ mod tests {
             fs::write(self.0.path().join("locks").join(PRIVATE_DATA), "none").unwrap();
             let mut report = part("n1", &job(0..2), "", vec![], 0);
             report.job.id = id;
-            JobFile::open(&config, &BTreeMap::new(), &self.0.path().join("locks"), &report).unwrap().unwrap()
+            JobFile::open(&config, &GpuFigures::default(), &self.0.path().join("locks"), &report)
+                .unwrap()
+                .unwrap()
         }
 
         fn read(&self, id: u32) -> Option<String> {

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use railgate_diagnosis::said_so_far;
 use railgate_node_report::usage::format::{Head, Record};
-use railgate_node_report::usage::peaks::SiteModel;
-use railgate_node_report::usage::summarize;
+use railgate_node_report::usage::{GpuFigures, summarize};
 use railgate_node_report::{Application, Communication, NodeReport};
 
 /// NCCL's operation names. The job's files could contain any text, so all other names become one series,
@@ -54,18 +53,18 @@ pub struct CollectiveNow {
 }
 
 impl WorkNow {
-    /// Derives the figures from the job's files. `head` has the GPUs, and `site` may override their peaks.
+    /// Derives the figures from the job's files. `head` has the GPUs, and `figures` their peaks.
     pub fn of(
         part: &NodeReport,
         head: &Head,
-        site: &BTreeMap<String, SiteModel>,
+        figures: &GpuFigures,
         told: (Option<Application>, Option<Communication>),
         now: UnixMillis,
     ) -> Self {
         let mut part = part.clone();
         let mut stream = Vec::new();
         let written = Record::Head(head.clone()).write(&mut stream);
-        part.usage = written.ok().and_then(|()| summarize(&[&stream], now, site));
+        part.usage = written.ok().and_then(|()| summarize(&[&stream], now, figures));
         (part.application, part.communication) = told;
         let collectives = part.communication.as_ref().map(collectives).unwrap_or_default();
         let ranks = part.application.as_ref().map_or(&[][..], |told| &told.ranks);
@@ -138,7 +137,7 @@ mod tests {
             ..Head::new("n1", 7, 0)
         };
         let now = part.start + 100_000;
-        let none = WorkNow::of(&part, &head, &BTreeMap::new(), (None, None), now);
+        let none = WorkNow::of(&part, &head, &GpuFigures::default(), (None, None), now);
         assert_eq!(none, WorkNow::default());
         let model: Model = serde_json::from_value(serde_json::json!({
             "convention": "explicit", "flops_per_token": 1e9, "dtype": "bf16"
@@ -157,7 +156,7 @@ mod tests {
             ..RankApplication::default()
         };
         let told = Application { ranks: vec![rank], problems: vec![] };
-        let said = WorkNow::of(&part, &head, &BTreeMap::new(), (Some(told), None), now);
+        let said = WorkNow::of(&part, &head, &GpuFigures::default(), (Some(told), None), now);
         assert!((said.model_flop_ratio.unwrap() - 0.5).abs() < 1e-3, "{said:?}");
         assert_eq!((said.goodput_ratio, said.steps, said.step_s), (Some(0.5), Some(51), Some(1.0)));
     }

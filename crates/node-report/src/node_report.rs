@@ -1,12 +1,9 @@
-use std::collections::BTreeMap;
-
 use railgate_model::{
     Finding, Job, KernelLine, Part, PartName, RailMap, Setting, Snapshot, UnixMillis, Verdict, XidEvent,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::usage::peaks::SiteModel;
-use crate::usage::{phases, summarize};
+use crate::usage::{GpuFigures, phases, summarize};
 use crate::{Application, Applied, Communication, GpuUse, PortUse, Tasks, Transport, Usage, Window};
 
 /// Schema that this build writes. Readers accept it and all earlier ones; fields are added, never renamed.
@@ -151,10 +148,10 @@ impl NodeReport {
     }
 
     /// Adds the hardware usage, from the files of the run's sampler up to `end`, with the phases of the run.
-    pub fn add_usage(&mut self, streams: &[&[u8]], end: UnixMillis, site: &BTreeMap<String, SiteModel>) {
-        let Some(mut usage) = summarize(streams, end, site) else { return };
+    pub fn add_usage(&mut self, streams: &[&[u8]], end: UnixMillis, figures: &GpuFigures) {
+        let Some(mut usage) = summarize(streams, end, figures) else { return };
         let others = usage.gpus.len() > 1 || self.job.nodelist != self.node;
-        usage.phases = phases(streams, &usage, others, site);
+        usage.phases = phases(streams, &usage, others, figures);
         self.usage = Some(usage);
     }
 

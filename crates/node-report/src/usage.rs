@@ -5,6 +5,7 @@
 //! [`Coverage`] has the length of each. Unavailable values are [`Reading::Unsupported`] or [`Reading::Failed`],
 //! never zero.
 
+mod cards;
 mod fold;
 pub mod format;
 pub mod peaks;
@@ -15,6 +16,7 @@ pub use railgate_model::GpuField;
 use railgate_model::{GpuCounters, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+pub use cards::{Card, Cards, GpuFigures};
 pub use fold::Fold;
 pub use sample::{Field, HostField, RailField, Sample, State, Value, Values};
 pub use summary::{joined, moment, phases, summarize, timeline};
@@ -184,7 +186,7 @@ pub struct HardwareFlop {
 pub struct Calibration {
     /// Factor by which NVML's clock is multiplied; 1 without a calibration.
     pub factor: f64,
-    /// `site`, `built-in` or `none`.
+    /// `card` (measured on this GPU), `site`, `built-in` or `none`.
     pub from: String,
     /// Relative uncertainty: the true value is within this fraction of the figure.
     pub band: f64,

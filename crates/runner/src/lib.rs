@@ -5,6 +5,7 @@
 
 mod act;
 mod application;
+mod calibrations;
 mod check_run;
 mod config;
 mod finding_history;
@@ -25,6 +26,7 @@ mod testing;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
 pub use application::application;
+pub use calibrations::{calibrated_cards, gpu_figures, keep_calibration};
 pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
 pub use finding_history::{Count, Episode, FindingHistory, Given};

@@ -69,7 +69,7 @@ fn day_of_eight_gpus_fits_and_its_last_hour_has_full_resolution() {
     let bytes: usize = streams.iter().map(Vec::len).sum();
     assert!(bytes < 4 << 20, "{bytes}");
     let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
-    let usage = summarize(&slices, START + day * 5000, &std::collections::BTreeMap::new()).unwrap();
+    let usage = summarize(&slices, START + day * 5000, &Default::default()).unwrap();
     assert!((usage.coverage.sampled_s - 86_400.0).abs() < 1e-6, "{}", usage.coverage.sampled_s);
     assert_eq!((usage.coverage.missing_s, usage.sampler.samples), (0.0, day));
     let (_, seen) = timeline(&slices.concat()).unwrap();
@@ -127,7 +127,7 @@ fn years_of_samples_stay_bounded() {
     assert!(files.minutes.length <= MINUTES_BYTES, "{}", files.minutes.length);
     let streams = all(dir.path());
     let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
-    let usage = summarize(&slices, START, &std::collections::BTreeMap::new()).unwrap();
+    let usage = summarize(&slices, START, &Default::default()).unwrap();
     assert_eq!((usage.coverage.sampled_s, usage.sampler.samples), (270_000.0, 4500));
 }
 
@@ -151,7 +151,7 @@ fn records_refused_by_a_full_disk_are_noted_and_written_later_if_possible() {
     files.end(END);
     let streams = all(dir.path());
     let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
-    let usage = summarize(&slices, START + 130_000, &std::collections::BTreeMap::new()).unwrap();
+    let usage = summarize(&slices, START + 130_000, &Default::default()).unwrap();
     assert_eq!((usage.coverage.sampled_s, usage.coverage.missing_s), (130.0, 0.0));
     assert_eq!(usage.notes.len(), 1);
     assert!(usage.notes[0].starts_with("25 samples could not be written: No space"), "{:?}", usage.notes);
@@ -159,7 +159,7 @@ fn records_refused_by_a_full_disk_are_noted_and_written_later_if_possible() {
 fn usage(dir: &Path, end: u64) -> Usage {
     let streams = all(dir);
     let slices: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
-    summarize(&slices, end, &std::collections::BTreeMap::new()).unwrap()
+    summarize(&slices, end, &Default::default()).unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use railgate_model::UnixMillis;
 use railgate_node_report::application::read as read_rank;
 use railgate_node_report::comm::gather;
-use railgate_node_report::usage::summarize;
+use railgate_node_report::usage::{GpuFigures, summarize};
 use railgate_node_report::{Application, NodeReport};
 use railgate_rankfile::RankFile;
 use railgate_report::{JobReport, text};
@@ -89,7 +89,7 @@ impl Recording {
             optional(&self.0.join("node.json"))?.context("a recording has a node report")?;
         let recorded: Recorded = optional(&self.0.join("recorded.json"))?.context("recorded.json")?;
         if let (Ok(samples), Some(end)) = (fs::read(self.0.join("samples")), recorded.sampler_end) {
-            node.usage = summarize(&[&samples], end, &BTreeMap::new());
+            node.usage = summarize(&[&samples], end, &GpuFigures::default());
         }
         let ranks = self.files("ranks")?;
         if !ranks.is_empty() {

@@ -338,7 +338,9 @@ mod tests {
         let calibrated: Vec<_> =
             PEAKS.iter().filter(|peak| peak.calibration.is_some()).map(|peak| peak.id).collect();
         assert_eq!(calibrated, ["h200-sxm", "h100-sxm"]);
-        for other in ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H800", "NVIDIA GH200 480GB", "NVIDIA H200 NVL"] {
+        for other in
+            ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H800", "NVIDIA GH200 480GB", "NVIDIA H200 NVL"]
+        {
             assert_eq!(built_in(other), None, "{other}");
         }
     }

@@ -4,10 +4,10 @@ use railgate_model::{GpuCounters, Reading, UnixMillis};
 
 use super::fold::{Sum, Sums};
 use super::format::{End, Head, HeadGpu, HeadRail, Record, Records};
-use super::peaks::{Model, SiteModel, UNCALIBRATED_BAND, model};
+use super::peaks::{Model, UNCALIBRATED_BAND};
 use super::{
-    Calibration, Coverage, Gap, GpuField, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice, PeakUsed,
-    RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
+    Calibration, Coverage, Gap, GpuField, GpuFigures, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice,
+    PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
 use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, classify};
 
@@ -19,13 +19,13 @@ const JITTER_MS: u64 = 1500;
 
 /// Sums up the files of a sampler, in any order. A minute in one file and its samples in another count once.
 /// `end` is the end of the run by the sampler's own clock. `None` if no file has a head.
-pub fn summarize(streams: &[&[u8]], end: UnixMillis, site: &BTreeMap<String, SiteModel>) -> Option<Usage> {
+pub fn summarize(streams: &[&[u8]], end: UnixMillis, figures: &GpuFigures) -> Option<Usage> {
     let minutes = minutes_of(streams);
     let mut all = All::default();
     for stream in streams {
         all.read(stream, &minutes);
     }
-    all.finish(end, site)
+    all.finish(end, figures)
 }
 
 /// Time of a sampler's clock at `boot_s` seconds after boot, if the boot is still the same.
@@ -103,12 +103,7 @@ impl<T> Finest<T> {
 
 /// The phases of a run, from the files of its sampler in any order, and the means of the time in which it trained.
 /// `usage` is the summary of the same files; `others`: the job has more than one GPU. `None` if no GPU was sampled.
-pub fn phases(
-    streams: &[&[u8]],
-    usage: &Usage,
-    others: bool,
-    site: &BTreeMap<String, SiteModel>,
-) -> Option<Phases> {
+pub fn phases(streams: &[&[u8]], usage: &Usage, others: bool, figures: &GpuFigures) -> Option<Phases> {
     let mut cells = Finest::default();
     for stream in streams {
         for record in Records::new(stream) {
@@ -131,7 +126,7 @@ pub fn phases(
         .filter(|(cell, _)| wanted.contains(&cell.start))
         .map(|(cell, folded)| (cell.start, folded))
         .collect();
-    Some(Phases { list: course.list, training: training(streams, &wanted, usage, site) })
+    Some(Phases { list: course.list, training: training(streams, &wanted, usage, figures) })
 }
 
 /// What the phases depend on.
@@ -156,7 +151,7 @@ fn training(
     streams: &[&[u8]],
     wanted: &BTreeSet<(UnixMillis, bool)>,
     usage: &Usage,
-    site: &BTreeMap<String, SiteModel>,
+    figures: &GpuFigures,
 ) -> Option<Training> {
     let mut all = All::default();
     for stream in streams {
@@ -185,7 +180,7 @@ fn training(
         .filter_map(|gpu| {
             all.gpus.iter().find(|one| one.head.uuid == gpu.uuid && one.head.index == gpu.index)
         })
-        .map(|one| gpu_usage(one, site))
+        .map(|one| gpu_usage(one, figures))
         .map(|gpu| TrainingGpu {
             tensor_fraction: gpu.flop.tensor_fraction,
             busy_clock_mhz: gpu.busy_clock_mhz,
@@ -324,7 +319,7 @@ impl All {
         }
     }
 
-    fn finish(mut self, end: UnixMillis, site: &BTreeMap<String, SiteModel>) -> Option<Usage> {
+    fn finish(mut self, end: UnixMillis, figures: &GpuFigures) -> Option<Usage> {
         let head = self.head.take()?;
         self.covered.sort_unstable();
         let end = self.covered.last().map_or(end, |(_, last)| end.max(*last));
@@ -336,7 +331,7 @@ impl All {
         }
         // In NVML's order, with the instances of one GPU together.
         self.gpus.sort_by_key(|one| (one.head.index, one.head.instance));
-        let gpus = self.gpus.iter().map(|one| gpu_usage(one, site)).collect();
+        let gpus = self.gpus.iter().map(|one| gpu_usage(one, figures)).collect();
         let rails = self.rails.values().map(|(rail, sums)| rail_usage(rail, sums)).collect();
         let last = self.end.as_ref();
         let host = host_usage(&self.host, last);
@@ -402,7 +397,7 @@ fn lacking<T>(lacking: &[(String, String)], field: &str) -> Reading<T> {
     }
 }
 
-fn gpu_usage(one: &OneGpu, site: &BTreeMap<String, SiteModel>) -> GpuUsage {
+fn gpu_usage(one: &OneGpu, figures: &GpuFigures) -> GpuUsage {
     let OneGpu { head, sums, seconds } = one;
     let without = |field: GpuField| -> Reading<f64> { lacking(&head.lacking, field.name()) };
     let over = |field: GpuField| match spread(sums.get(field)) {
@@ -423,7 +418,7 @@ fn gpu_usage(one: &OneGpu, site: &BTreeMap<String, SiteModel>) -> GpuUsage {
         (other, _) => other,
     };
     let power = sums.get(GpuField::Power);
-    let model = model(&head.model, site);
+    let model = figures.of(&head.model, &head.uuid);
     let mig = head.instance.map(|instance| MigSlice {
         instance,
         sms: head.instance_sms.unwrap_or(0),

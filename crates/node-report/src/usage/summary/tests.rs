@@ -60,7 +60,7 @@ fn minute_and_its_samples_count_once() {
     let minutes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(fold.take().unwrap())]);
     let samples = std::iter::once(head("NVIDIA H200", &[])).chain(fine.into_iter().map(Record::Sample));
     let fine = stream(samples.collect());
-    let usage = summarize(&[&minutes, &fine], START + 120_000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&minutes, &fine], START + 120_000, &GpuFigures::default()).unwrap();
     let gpu = &usage.gpus[0];
     assert_eq!(usage.coverage.sampled_s, 120.0);
     assert_eq!((usage.coverage.missing_s, usage.coverage.gaps.len()), (0.0, 0));
@@ -72,13 +72,13 @@ fn minute_and_its_samples_count_once() {
     assert_eq!(usage.sampler.samples, 24);
     let one = [&minutes[..], &fine[..]].concat();
     assert_eq!(timeline(&one).unwrap().1.len(), 24);
-    assert_eq!(summarize(&[&one], START + 120_000, &BTreeMap::new()).unwrap().gpus, usage.gpus);
+    assert_eq!(summarize(&[&one], START + 120_000, &GpuFigures::default()).unwrap().gpus, usage.gpus);
 }
 
 #[test]
 fn tensor_fraction_is_activity_times_clock_over_the_datasheet_clock() {
     let bytes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(sample(0, 93.7, 1469.0))]);
-    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
     let flop = &usage.gpus[0].flop;
     let raw = known(&flop.uncalibrated_fraction);
     assert!((raw - 0.937 * 1469.0 / 1830.0).abs() < 1e-6);
@@ -86,7 +86,7 @@ fn tensor_fraction_is_activity_times_clock_over_the_datasheet_clock() {
     assert!((flop.tensor_tflops["fp8"] / flop.tensor_tflops["tf32"] - 4.0).abs() < 1e-9);
     assert_eq!((flop.calibration.from.as_str(), flop.calibration.band), ("built-in", 0.03));
     let unknown = stream(vec![head("X9", &[]), Record::Sample(sample(0, 93.7, 1469.0))]);
-    let usage = summarize(&[&unknown], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&unknown], START + 5000, &GpuFigures::default()).unwrap();
     assert!(
         matches!(&usage.gpus[0].flop.tensor_fraction, Reading::Failed(why) if why.contains("[stats.models]"))
     );
@@ -99,7 +99,7 @@ fn only_the_clock_of_tensor_kernels_is_corrected() {
     half.gpus[0].put(GpuField::TensorWorkSlowed, Some(40.0 * 700.0));
     half.gpus[0].put(GpuField::Fp32Work, Some(10.0 * 1700.0));
     let bytes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(half)]);
-    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
     let flop = &usage.gpus[0].flop;
     let clock = 1000.0 + 700.0 * flop.calibration.factor;
     assert!((known(&flop.tensor_fraction) - 0.4 * clock / 1830.0).abs() < 1e-6, "{flop:?}");
@@ -115,7 +115,7 @@ fn work_of_mixed_types_is_between_the_slowest_and_the_fastest_type() {
         let all: Vec<_> = mixture.iter().zip(kinds).flat_map(|(count, kind)| vec![kind; *count]).collect();
         let samples = (0_u64..).zip(&all).map(|(k, kind)| Record::Sample(sample(k * 5, kind.1, kind.2)));
         let bytes = stream(std::iter::once(head("NVIDIA H200", &[])).chain(samples).collect());
-        let usage = summarize(&[&bytes], START + 100_000, &BTreeMap::new()).unwrap();
+        let usage = summarize(&[&bytes], START + 100_000, &GpuFigures::default()).unwrap();
         let flop = &usage.gpus[0].flop;
         let done = all.iter().map(|kind| kind.1 / 100.0 * kind.2 / 1830.0 * kind.3);
         let done = done.sum::<f64>() / 20.0 * 989.4 * flop.calibration.factor;
@@ -131,7 +131,7 @@ fn work_of_mixed_types_is_between_the_slowest_and_the_fastest_type() {
 fn field_that_was_never_read_is_not_zero_and_has_a_reason() {
     let lacking = [("dram_percent", "unsupported"), ("fp32_percent_mhz", "GPM: lost")];
     let bytes = stream(vec![head("NVIDIA A100-SXM4-80GB", &lacking), Record::Sample(sample(0, 1.0, 1000.0))]);
-    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
     let gpu = &usage.gpus[0];
     assert_eq!(gpu.counters.dram_percent, Reading::Unsupported);
     assert_eq!(gpu.flop.fp32_tflops, Reading::Failed("GPM: lost".to_owned()));
@@ -153,7 +153,7 @@ fn gaps_are_listed_and_suspended_time_is_neither_running_nor_idle() {
         Record::Note(note),
     ]);
     bytes.extend([1, 2, 3]);
-    let usage = summarize(&[&bytes], START + 60_000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 60_000, &GpuFigures::default()).unwrap();
     let coverage = &usage.coverage;
     assert_eq!((coverage.sampled_s, coverage.suspended_s, coverage.missing_s), (10.0, 5.0, 45.0));
     let gaps: Vec<_> =
@@ -161,7 +161,7 @@ fn gaps_are_listed_and_suspended_time_is_neither_running_nor_idle() {
     assert_eq!(gaps, [(10_000, 40_000, "no sample"), (45_000, 60_000, "the sampler was gone")]);
     assert_eq!(known(&usage.gpus[0].counters.tensor_percent).min, 80.0);
     assert_eq!(usage.notes.len(), 2, "{:?}", usage.notes);
-    assert_eq!(summarize(&[b"nothing"], START, &BTreeMap::new()), None);
+    assert_eq!(summarize(&[b"nothing"], START, &GpuFigures::default()), None);
 }
 
 #[test]
@@ -173,9 +173,10 @@ fn gpu_without_a_uuid_yet_is_the_same_gpu() {
         head("NVIDIA H200", &[]),
         Record::Sample(sample(0, 50.0, 1830.0)),
     ]);
-    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
     assert_eq!((usage.gpus.len(), usage.gpus[0].model.as_str()), (1, "NVIDIA H200"));
-    let usage = summarize(&[&stream(vec![Record::Head(early)])], START + 5000, &BTreeMap::new()).unwrap();
+    let usage =
+        summarize(&[&stream(vec![Record::Head(early)])], START + 5000, &GpuFigures::default()).unwrap();
     assert_eq!(usage.gpus[0].counters.power_w, Reading::Failed("nvml: no answer yet".to_owned()));
     assert_eq!(usage.coverage.missing_s, 5.0);
 }
@@ -186,7 +187,7 @@ fn gpu_keeps_its_name_if_nvml_stops_responding() {
     late.gpus[0].uuid.clear();
     let named = head("NVIDIA H200", &[]);
     let bytes = stream(vec![named, Record::Sample(sample(0, 50.0, 1830.0)), Record::Head(late)]);
-    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
     assert_eq!((usage.gpus.len(), usage.gpus[0].model.as_str()), (1, "NVIDIA H200"));
     assert!(usage.gpus[0].flop.tensor_fraction.known().is_some());
 }
@@ -197,7 +198,7 @@ fn mig_slice_has_its_share_of_the_peak() {
     whole.gpus[0].instance = Some(2);
     whole.gpus[0].instance_sms = Some(66);
     let bytes = stream(vec![Record::Head(whole), Record::Sample(sample(0, 50.0, 1830.0))]);
-    let usage = summarize(&[&bytes], START + 5000, &BTreeMap::new()).unwrap();
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
     let peak = usage.gpus[0].flop.peak.clone().unwrap();
     assert!((peak.bf16_tflops - 494.7).abs() < 0.1);
     assert_eq!(usage.gpus[0].mig, Some(MigSlice { instance: 2, sms: 66, of_sms: 132 }));
@@ -206,7 +207,7 @@ fn mig_slice_has_its_share_of_the_peak() {
 #[test]
 fn counters_are_fields_of_their_gpu_and_may_be_absent_in_older_reports() {
     let stream = stream(vec![head("NVIDIA H200", &[]), Record::Sample(sample(0, 60.0, 1500.0))]);
-    let gpu = summarize(&[&stream], START + 5_000, &BTreeMap::new()).unwrap().gpus.remove(0);
+    let gpu = summarize(&[&stream], START + 5_000, &GpuFigures::default()).unwrap().gpus.remove(0);
     let mut json = serde_json::to_value(&gpu).unwrap();
     assert_eq!(json["tensor_percent"]["known"]["mean"], 60.0);
     assert_eq!(serde_json::from_value::<GpuUsage>(json.clone()).unwrap(), gpu);
