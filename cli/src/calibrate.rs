@@ -1,16 +1,21 @@
-//! `railgate calibrate`: measures the factor by which the reported tensor activity × clock of a GPU model exceeds the
-//! work done. The clock is read as faster than that of the SMs under tensor load.
+//! `railgate calibrate`: measures the factor by which the reported tensor activity × clock of a GPU exceeds the work
+//! done, and stores it for that card. The clock is read as faster than that of the SMs under tensor load.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use nix::unistd::geteuid;
 use railgate_child::Said;
+use railgate_fsutil::read;
 use railgate_model::{GpuField, GpuId, Reading, Watched, WatchedGpu};
-use railgate_node_report::usage::peaks::{Model, model};
+use railgate_node_report::usage::peaks::Model;
+use railgate_node_report::usage::{Card, GpuFigures};
 use railgate_probe::GpuWatch;
+use railgate_runner::{Config, calibrated_cards, keep_calibration, now};
 use railgate_text::{Lines, put, toml_text};
 
 use crate::output::say;
@@ -21,11 +26,14 @@ use crate::{Site, exit, output};
 Examples:
   railgate calibrate -- python3 /usr/share/doc/railgate/gemm_load.py bf16 8192
   railgate calibrate --gpu 3 --for 60s -- ./my_load
+  railgate calibrate --no-save -- ./my_load    only show the factor
 
 PROGRAM loads that GPU. Several times a second it prints what it has computed since its last such line: a type \
-(bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored. The result is \
-a table for railgate.toml on nodes with this GPU model. Use sizes and types like those of your jobs, on a GPU \
-that no other process uses.
+(bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored. As root, the \
+factor is stored for this GPU, by its UUID, in /var/lib/railgate/calibrations.json; reports and metrics of later \
+jobs use it before [stats.models] and the built-in factor of its model. The output ends with a table for \
+railgate.toml, for GPUs of this model that were not measured. Use sizes and types like those of your jobs, on a \
+GPU that no other process uses. Measure again after a driver update.
 
 Exit codes: 0 done, 2 wrong use, 3 could not tell (no GPM, no load)")]
 pub(crate) struct Args {
@@ -35,6 +43,9 @@ pub(crate) struct Args {
     /// How long to measure after the load has begun
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     length: Duration,
+    /// Only print the factor; do not store it
+    #[arg(long)]
+    no_save: bool,
     /// Program that loads the GPU, and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -59,19 +70,58 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }
     };
     let name = gpu.name.known().cloned().unwrap_or_default();
-    let Some(model) = model(&name, &config.stats.models) else {
+    let (cards, problems) = calibrated_cards(&site.places);
+    let figures = GpuFigures { site: config.stats.models.clone(), cards };
+    let uuid = gpu.uuid.known().cloned().unwrap_or_default();
+    let Some(model) = figures.of(&name, &uuid) else {
         bail!(
             "the peak of '{name}' is not known: set bf16_tflops and clock_mhz in [stats.models.'{name}'] first"
         );
     };
     match judged(&windows, &model, &load.done) {
-        Ok(result) => output::text(&result.text(&name, &model))?,
+        Ok(result) => {
+            let mut text = result.text(&name, &model, problems);
+            if !args.no_save {
+                save(site, &config, &uuid, result.card(&name), &mut text);
+            }
+            text.blank();
+            result.table(&name, &mut text);
+            output::text(&text)?;
+        }
         Err(why) => {
             say!("could not tell: {why}")?;
             return Ok(exit::UNKNOWN);
         }
     }
     Ok(exit::OK)
+}
+
+/// Stores the factor for this card. That it was not stored does not spoil the measurement: it is printed.
+fn save(site: &Site, config: &Config, uuid: &str, card: Card, text: &mut Lines) {
+    if !geteuid().is_root() {
+        put!(text, "not stored: only root can store it");
+        return;
+    }
+    if uuid.is_empty() {
+        put!(text, "not stored: the GPU's UUID could not be read");
+        return;
+    }
+    let card = Card { driver: driver(&config.source.sysfs), ..card };
+    match keep_calibration(&site.places, uuid, card) {
+        Ok(aside) => {
+            put!(text, "stored for {uuid}: reports and metrics of later jobs use it");
+            if let Some(aside) = aside {
+                put!(text, "the earlier file could not be used; it is kept as {}", aside.display());
+            }
+        }
+        Err(why) => put!(text, "not stored: {why}"),
+    }
+}
+
+/// Version of the loaded driver.
+fn driver(sysfs: &Path) -> Option<String> {
+    let text = read::prefix(&sysfs.join("module/nvidia/version"), 64).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 /// The running load program, and the work that it has reported.
@@ -145,7 +195,7 @@ type Window = (Instant, f64, (f64, f64));
 
 /// Measures windows of one second under load; the inner error gives the reason why there are none.
 fn measure(
-    library: &std::path::Path,
+    library: &Path,
     args: &Args,
     load: &mut Load,
 ) -> anyhow::Result<Result<(WatchedGpu, Vec<Window>), String>> {
@@ -266,7 +316,7 @@ fn at(done: &[(Instant, f64)], moment: Instant) -> f64 {
 }
 
 impl Calibrated {
-    fn text(&self, name: &str, model: &Model) -> Lines {
+    fn text(&self, name: &str, model: &Model, problems: Vec<String>) -> Lines {
         let mut text = Lines::new();
         put!(
             text,
@@ -276,22 +326,81 @@ impl Calibrated {
             self.activity_per_work,
             self.band * 100.0
         );
-        if let Some((built_in, band, from)) = model.calibration {
-            put!(text, "in force: {built_in:.3} within {:.1} % ({from})", band * 100.0);
+        match model.calibration {
+            Some((factor, band, from)) => {
+                put!(text, "in force before: {factor:.3} within {:.1} % ({from})", band * 100.0);
+            }
+            None => put!(text, "in force before: none"),
         }
-        text.blank();
-        put!(text, "# railgate.toml");
+        for why in problems {
+            put!(text, "not in force: {why}");
+        }
+        text
+    }
+
+    /// The table for other GPUs of this model.
+    fn table(&self, name: &str, text: &mut Lines) {
+        put!(text, "# railgate.toml, for GPUs of this model that were not measured");
         put!(text, "[stats.models.{}]", toml_text(&toml::Value::from(name).to_string()));
         put!(text, "activity_per_work = {}", self.activity_per_work);
         put!(text, "band = {}", self.band);
-        text
+    }
+
+    /// What is stored, without the driver's version.
+    fn card(&self, name: &str) -> Card {
+        Card {
+            model: name.to_owned(),
+            activity_per_work: self.activity_per_work,
+            band: self.band,
+            driver: None,
+            measured: now(),
+            railgate: env!("CARGO_PKG_VERSION").to_owned(),
+            by: "calibrate".to_owned(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use railgate_node_report::usage::peaks::model;
+    use railgate_runner::Places;
     use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// What `save` prints, with the state directory at this place.
+    fn saved(state: &Path, uuid: &str) -> String {
+        let site = Site {
+            places: Places { state: state.to_owned(), ..Places::default() },
+            config_file: "/none".into(),
+            config_required: false,
+            node: "n1".to_owned(),
+        };
+        let result = Calibrated { activity_per_work: 1.1, band: 0.034, tflops: 640.0, seconds: 30.0 };
+        let mut text = Lines::new();
+        save(&site, &Config::default(), uuid, result.card("NVIDIA H200"), &mut text);
+        text.to_string()
+    }
+
+    #[test]
+    fn root_stores_the_factor_of_the_card_and_says_if_it_could_not() {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().join("state");
+        if !geteuid().is_root() {
+            assert_eq!(saved(&state, "GPU-1"), "not stored: only root can store it\n");
+            assert!(!state.exists());
+            return;
+        }
+        assert!(saved(&state, "GPU-1").starts_with("stored for GPU-1: "));
+        let places = Places { state: state.clone(), ..Places::default() };
+        let (cards, _) = calibrated_cards(&places);
+        let card = cards.get("GPU-1").unwrap();
+        assert_eq!((card.activity_per_work, card.band, card.by.as_str()), (1.1, 0.034, "calibrate"));
+        assert!(saved(&state, "").starts_with("not stored: the GPU's UUID"));
+        let file = place.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(saved(&file, "GPU-1").starts_with("not stored: "), "{}", saved(&file, "GPU-1"));
+    }
 
     #[test]
     fn lines_of_the_load_are_parsed() {
@@ -313,7 +422,11 @@ mod tests {
         let windows: Vec<_> = (5..36).map(|k| (second(k), 1.0, (50.0 * 1830.0, 50.0 * 1830.0))).collect();
         let found = judged(&windows, &model, &done).unwrap();
         assert_eq!((found.activity_per_work, found.band, found.seconds), (1.1, 0.03, 30.0));
-        assert!(found.text("NVIDIA H200", &model).contains("activity_per_work = 1.1\nband = 0.03\n"));
+        let mut table = Lines::new();
+        found.table("NVIDIA H200", &mut table);
+        assert!(table.contains("activity_per_work = 1.1\nband = 0.03\n"));
+        let text = found.text("NVIDIA H200", &model, vec!["a bad file".to_owned()]);
+        assert!(text.contains("in force before: 1.103 within 3.0 % (built-in)\nnot in force: a bad file\n"));
         assert!(judged(&windows[..6], &model, &done).is_err());
         // Half of the activity is from time without tensor load, in which the clock is read correctly.
         let done: Vec<_> = done.iter().map(|(at, work)| (*at, work * 1.1 * (0.5 + 0.5 / 1.1))).collect();
