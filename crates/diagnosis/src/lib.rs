@@ -92,6 +92,10 @@ pub struct HardwareUse {
     pub band: f64,
     /// Whether all GPUs are calibrated.
     pub calibrated: bool,
+    /// Number of GPUs by the source of their calibration ([`railgate_node_report::usage::Calibration::from`]): `card`,
+    /// `site`, `built-in`, `none`. Empty in analyses of earlier releases.
+    #[serde(default)]
+    pub calibrations: std::collections::BTreeMap<String, u32>,
     /// Time with any kernel running, percent: GPM's graphics activity, else NVML's utilisation, as in
     /// `nvidia-smi`.
     pub busy_percent: Reading<f64>,

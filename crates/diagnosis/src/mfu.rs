@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use railgate_model::Reading;
 use railgate_node_report::application::ModelFlops;
 use railgate_node_report::plain::float;
@@ -123,12 +125,17 @@ pub(super) fn hardware(facts: &Facts<'_>) -> Reading<HardwareUse> {
     let parts = facts.nodes.iter().filter(|node| node.usage.is_some()).count();
     let share =
         float(u64::try_from(parts).unwrap_or(0)) / float(u64::try_from(facts.nodes.len()).unwrap_or(1));
+    let mut calibrations: BTreeMap<String, u32> = BTreeMap::new();
+    for gpu in &gpus {
+        *calibrations.entry(gpu.flop.calibration.from.clone()).or_default() += 1;
+    }
     let energy: Vec<f64> = gpus.iter().filter_map(|gpu| gpu.energy_j.known().copied()).collect();
     Reading::Known(HardwareUse {
         gpus: u32::try_from(gpus.len()).unwrap_or(u32::MAX),
         tensor_fraction: facts.mean(|gpu| gpu.flop.tensor_fraction.clone()),
         band: gpus.iter().map(|gpu| gpu.flop.calibration.band).fold(0.0, f64::max),
         calibrated: gpus.iter().all(|gpu| gpu.flop.calibration.from != "none"),
+        calibrations,
         busy_percent: facts.mean(busy),
         sm_percent: facts.mean(|gpu| mean_of(&gpu.counters.sm_percent)),
         dram_percent: facts.mean(|gpu| mean_of(&gpu.counters.dram_percent)),

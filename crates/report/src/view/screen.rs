@@ -5,7 +5,7 @@ mod kinds;
 mod network;
 mod why;
 
-use railgate_diagnosis::{Analysis, Diagnosis, Goodput, Line};
+use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line};
 use railgate_model::Reading;
 use railgate_node_report::plain::{bytes, energy, float, plain, span, stamp};
 use railgate_text::shorten;
@@ -271,7 +271,7 @@ fn hardware(analysis: &Analysis) -> Option<String> {
     let mut parts = Vec::new();
     match &hardware.tensor_fraction {
         Reading::Known(fraction) => {
-            let how = if hardware.calibrated { "calibrated" } else { "not calibrated" };
+            let how = calibration(hardware);
             let band = 100.0 * hardware.band;
             let all = analysis.training.as_ref().and(whole.tensor_fraction.known());
             let all = all.map(|all| format!("; {:.1} % of all time", 100.0 * all)).unwrap_or_default();
@@ -291,6 +291,27 @@ fn hardware(analysis: &Analysis) -> Option<String> {
     add(&hardware.power_w, &|power| format!("{power:.0} W/GPU"));
     add(&whole.energy_j, &energy);
     Some(parts.join(", "))
+}
+
+/// Where the factor of the clock is from: "calibrated per card (7 of 8 GPUs), else built in".
+fn calibration(hardware: &HardwareUse) -> String {
+    const SOURCES: [(&str, &str, &str); 4] = [
+        ("card", "calibrated per card", "per card"),
+        ("site", "calibrated by the site", "by the site"),
+        ("built-in", "calibration built in", "built in"),
+        ("none", "not calibrated", "not"),
+    ];
+    let count = |from: &str| hardware.calibrations.get(from).copied().unwrap_or(0);
+    let all: u32 = hardware.calibrations.values().sum();
+    let mut used = SOURCES.iter().filter(|(from, ..)| count(from) > 0);
+    let Some((from, whole, _)) = used.next() else {
+        return if hardware.calibrated { "calibrated" } else { "not calibrated" }.to_owned();
+    };
+    let rest: Vec<&str> = used.map(|(.., short)| *short).collect();
+    if rest.is_empty() {
+        return (*whole).to_owned();
+    }
+    format!("{whole} ({} of {all} GPUs), else {}", count(from), rest.join(" or "))
 }
 
 fn goodput(report: &JobReport, analysis: &Analysis) -> Option<String> {
@@ -601,6 +622,36 @@ mod tests {
         let mut json = Vec::new();
         crate::json(&report, &mut json).unwrap();
         assert!(String::from_utf8(json).unwrap().contains("\"unknown\": 31.25"));
+    }
+
+    #[test]
+    fn the_source_of_the_calibration_is_shown() {
+        use std::collections::BTreeMap;
+        let railgate_model::Reading::Known(mut hardware) =
+            large(1).attempts.last().unwrap().analysis.clone().unwrap().hardware
+        else {
+            unreachable!()
+        };
+        let mut said = |counts: &[(&str, u32)]| {
+            hardware.calibrations = counts.iter().map(|(from, count)| ((*from).to_owned(), *count)).collect();
+            hardware.calibrated = !hardware.calibrations.contains_key("none");
+            super::calibration(&hardware)
+        };
+        assert_eq!(said(&[("card", 8)]), "calibrated per card");
+        assert_eq!(said(&[("card", 7), ("built-in", 1)]), "calibrated per card (7 of 8 GPUs), else built in");
+        assert_eq!(said(&[("built-in", 6), ("none", 2)]), "calibration built in (6 of 8 GPUs), else not");
+        assert_eq!(
+            said(&[("card", 1), ("site", 1), ("built-in", 2)]),
+            "calibrated per card (1 of 4 GPUs), else by the site or built in"
+        );
+        assert_eq!(said(&[("none", 8)]), "not calibrated");
+        // Reports of earlier releases, and words that others wrote.
+        assert_eq!(said(&[]), "calibrated");
+        assert_eq!(said(&[("\u{1b}[31m", 8)]), "calibrated");
+        let mut analysis = serde_json::to_value(&hardware).unwrap();
+        analysis.as_object_mut().unwrap().remove("calibrations");
+        let old: super::HardwareUse = serde_json::from_value(analysis).unwrap();
+        assert_eq!(old.calibrations, BTreeMap::new());
     }
 
     /// Time between a fault and the last progress, from steps or collectives counted until then.
