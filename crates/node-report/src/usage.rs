@@ -112,6 +112,9 @@ pub struct GpuUsage {
     /// What was sampled: `sm_percent` and the others that [`GpuCounters`] names.
     #[serde(flatten)]
     pub counters: GpuCounters<Spread>,
+    /// Time without a kernel.
+    #[serde(default = "no_idle_time")]
+    pub idle: Reading<IdleTime>,
     /// SM clock, MHz, weighted by SM activity.
     pub busy_clock_mhz: Reading<f64>,
     /// Energy, joules, from the GPU's energy counter. With MIG: of the whole GPU.
@@ -124,6 +127,23 @@ pub struct GpuUsage {
     pub throttled: Reading<Throttled>,
     /// Hardware FLOP utilisation.
     pub flop: HardwareFlop,
+}
+
+/// Time in which a GPU ran no kernel. A sample counts as idle if kernels ran in at most 1 % of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IdleTime {
+    /// Sampled time in which that was known, seconds; suspended and yielded time is not part of it.
+    pub over_s: f64,
+    /// Part of it without a kernel, seconds.
+    pub idle_s: f64,
+    /// Since when no kernel ran, up to the last sample; `None`: one ran in the last sample.
+    pub since: Option<UnixMillis>,
+}
+
+/// Of a report whose writer did not know the field.
+fn no_idle_time() -> Reading<IdleTime> {
+    Reading::Failed("not sampled by the release that wrote the report".to_owned())
 }
 
 /// A MIG instance.

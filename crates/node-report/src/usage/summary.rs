@@ -6,8 +6,8 @@ use super::fold::{Sum, Sums};
 use super::format::{End, Head, HeadGpu, HeadRail, Record, Records};
 use super::peaks::{Model, UNCALIBRATED_BAND};
 use super::{
-    Calibration, Coverage, Gap, GpuField, GpuFigures, GpuUsage, HardwareFlop, HostField, HostUsage, MigSlice,
-    PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
+    Calibration, Coverage, Gap, GpuField, GpuFigures, GpuUsage, HardwareFlop, HostField, HostUsage, IdleTime,
+    MigSlice, PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
 use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, classify};
 
@@ -16,6 +16,8 @@ const MOST_GAPS: usize = 20;
 const MOST_NOTES: usize = 50;
 /// A shorter gap between two samples is normal.
 const JITTER_MS: u64 = 1500;
+/// A sample with kernels in at most this share of its time is idle: a display or a monitor may run for moments.
+const IDLE_PERCENT: f64 = 1.0;
 
 /// Sums up the files of a sampler, in any order. A minute in one file and its samples in another count once.
 /// `end` is the end of the run by the sampler's own clock. `None` if no file has a head.
@@ -237,6 +239,43 @@ struct OneGpu {
     head: HeadGpu,
     sums: Sums,
     seconds: f64,
+    idle: Idle,
+}
+
+/// Times of the samples of a GPU, in any order.
+#[derive(Default)]
+struct Idle {
+    over_s: f64,
+    idle_s: f64,
+    /// Start of the first sample, end of the last one, and end of the last one with a kernel.
+    times: Option<(UnixMillis, UnixMillis)>,
+    last_busy: Option<UnixMillis>,
+}
+
+impl Idle {
+    fn add(&mut self, sample: &Sample, values: &super::Values<GpuField>) {
+        let Some(percent) = values.mean(GpuField::Graphics).or_else(|| values.mean(GpuField::AnyKernel))
+        else {
+            return;
+        };
+        let seconds = f64::from(sample.seconds);
+        self.over_s += seconds;
+        let (first, last) = self.times.unwrap_or((sample.start, sample.end()));
+        self.times = Some((first.min(sample.start), last.max(sample.end())));
+        if percent <= IDLE_PERCENT {
+            self.idle_s += seconds;
+        } else {
+            self.last_busy = self.last_busy.max(Some(sample.end()));
+        }
+    }
+
+    /// `None` if it was never known.
+    fn told(&self) -> Option<IdleTime> {
+        let (first, last) = self.times?;
+        let since = self.last_busy.unwrap_or(first);
+        let goes_on = self.last_busy.is_none_or(|busy| busy < last);
+        Some(IdleTime { over_s: self.over_s, idle_s: self.idle_s, since: goes_on.then_some(since) })
+    }
 }
 
 impl All {
@@ -271,7 +310,12 @@ impl All {
         for gpu in &head.gpus {
             let known = self.gpus.iter().position(|one| same(&one.head, gpu));
             let place = known.unwrap_or_else(|| {
-                self.gpus.push(OneGpu { head: gpu.clone(), sums: Sums::default(), seconds: 0.0 });
+                self.gpus.push(OneGpu {
+                    head: gpu.clone(),
+                    sums: Sums::default(),
+                    seconds: 0.0,
+                    idle: Idle::default(),
+                });
                 self.gpus.len() - 1
             });
             // A driver that stopped responding does not remove a known name.
@@ -315,6 +359,7 @@ impl All {
             if let Some(one) = self.gpus.get_mut(*place) {
                 one.sums.add(values, seconds);
                 one.seconds += seconds;
+                one.idle.add(sample, values);
             }
         }
     }
@@ -398,7 +443,7 @@ fn lacking<T>(lacking: &[(String, String)], field: &str) -> Reading<T> {
 }
 
 fn gpu_usage(one: &OneGpu, figures: &GpuFigures) -> GpuUsage {
-    let OneGpu { head, sums, seconds } = one;
+    let OneGpu { head, sums, seconds, idle } = one;
     let without = |field: GpuField| -> Reading<f64> { lacking(&head.lacking, field.name()) };
     let over = |field: GpuField| match spread(sums.get(field)) {
         Some(spread) => Reading::Known(spread),
@@ -431,6 +476,10 @@ fn gpu_usage(one: &OneGpu, figures: &GpuFigures) -> GpuUsage {
         mig,
         sampled_s: *seconds,
         counters: GpuCounters::from_fn(over),
+        idle: match idle.told() {
+            Some(idle) => Reading::Known(idle),
+            None => without(GpuField::AnyKernel).map(|_| IdleTime::default()),
+        },
         busy_clock_mhz: busy_clock_mhz.clone(),
         energy_j: energy,
         energy_from_power_j: mean(GpuField::Power).map(|_| power.weighted),

@@ -211,9 +211,12 @@ fn counters_are_fields_of_their_gpu_and_may_be_absent_in_older_reports() {
     let mut json = serde_json::to_value(&gpu).unwrap();
     assert_eq!(json["tensor_percent"]["known"]["mean"], 60.0);
     assert_eq!(serde_json::from_value::<GpuUsage>(json.clone()).unwrap(), gpu);
-    json.as_object_mut().unwrap().remove("tensor_percent");
+    for field in ["tensor_percent", "idle"] {
+        json.as_object_mut().unwrap().remove(field);
+    }
     let older: GpuUsage = serde_json::from_value(json).unwrap();
     assert!(matches!(older.counters.tensor_percent, Reading::Failed(_)), "{older:?}");
+    assert!(matches!(older.idle, Reading::Failed(_)), "{older:?}");
     assert_eq!(older.counters.power_w, gpu.counters.power_w);
 }
 
@@ -227,4 +230,42 @@ fn every_counter_is_on_the_page_of_reports() {
     for name in named.as_object().unwrap().keys() {
         assert!(words.contains(name.as_str()), "docs/report.md, usage, gpus[]: {name} is missing");
     }
+}
+
+/// A notebook that computed for a minute, slept, was suspended, computed once more and sleeps since.
+#[test]
+fn time_without_a_kernel_is_counted_and_dated() {
+    let busy = |at: u64, percent: f64| {
+        let mut sample = sample(at, 0.0, 1000.0);
+        sample.gpus[0].put(GpuField::Graphics, Some(percent));
+        Record::Sample(sample)
+    };
+    let mut still = sample(20, 0.0, 345.0);
+    still.state = State::Suspended;
+    let of = |mut records: Vec<Record>| {
+        records.insert(0, head("NVIDIA H200", &[]));
+        let bytes = stream(records);
+        known(&summarize(&[&bytes], START + 60_000, &GpuFigures::default()).unwrap().gpus[0].idle)
+    };
+    let records = vec![
+        busy(0, 80.0),
+        busy(5, 1.0),
+        busy(10, 0.0),
+        busy(15, 30.0),
+        Record::Sample(still),
+        busy(25, 0.0),
+    ];
+    let idle = IdleTime { over_s: 25.0, idle_s: 15.0, since: Some(START + 20_000) };
+    assert_eq!(of(records.clone()), idle);
+    assert_eq!(of(records.into_iter().rev().collect()), idle, "in any order");
+    assert_eq!(of(vec![busy(0, 0.0), busy(5, 7.0)]), IdleTime { over_s: 10.0, idle_s: 5.0, since: None });
+    assert_eq!(of(vec![busy(5, 0.0), busy(10, 0.0)]).since, Some(START + 5_000), "never used");
+    // Neither counter is known: that is no idle time.
+    let mut blind = sample(0, 0.0, 1000.0);
+    blind.gpus[0].put(GpuField::Graphics, None);
+    blind.gpus[0].put(GpuField::AnyKernel, None);
+    let lacking = [("any_kernel_percent", "GPU is lost")];
+    let bytes = stream(vec![head("NVIDIA H200", &lacking), Record::Sample(blind)]);
+    let usage = summarize(&[&bytes], START + 5000, &GpuFigures::default()).unwrap();
+    assert_eq!(usage.gpus[0].idle, Reading::Failed("GPU is lost".to_owned()));
 }
