@@ -197,7 +197,17 @@ impl<'a> Facts<'a> {
 
     /// Mean of a figure over the GPUs that have it; if none has, the reason of the first GPU.
     pub(super) fn mean(&self, of: impl Fn(&GpuUsage) -> Reading<f64>) -> Reading<f64> {
-        let all: Vec<Reading<f64>> = self.units.iter().filter_map(|unit| unit.gpu).map(of).collect();
+        self.mean_where(|_| true, of)
+    }
+
+    /// The same over some of the GPUs.
+    pub(super) fn mean_where(
+        &self,
+        takes: impl Fn(&Unit<'_>) -> bool,
+        of: impl Fn(&GpuUsage) -> Reading<f64>,
+    ) -> Reading<f64> {
+        let gpus = self.units.iter().filter(|unit| takes(unit)).filter_map(|unit| unit.gpu);
+        let all: Vec<Reading<f64>> = gpus.map(of).collect();
         let known: Vec<f64> = all.iter().filter_map(|reading| reading.known().copied()).collect();
         if known.is_empty() {
             return all

@@ -3,6 +3,7 @@
 use super::register::register;
 
 pub(super) mod hang;
+pub(super) mod idle_gpus;
 mod input_bound;
 mod killed_rank;
 pub(super) mod launch_bound;
@@ -27,4 +28,5 @@ register! {
     memory_bound,
     launch_bound,
     rail_imbalance,
+    idle_gpus,
 }

@@ -18,8 +18,8 @@ use railgate_node_report::application::{
 };
 use railgate_node_report::comm::{Collective, Communication, Communicator, LastOp, RankTime};
 use railgate_node_report::usage::{
-    Calibration, Coverage, GpuUsage, HardwareFlop, HostUsage, PeakUsed, RailUsage, SamplerCost, Spread,
-    Throttled, Usage,
+    Calibration, Coverage, GpuUsage, HardwareFlop, HostUsage, IdleTime, PeakUsed, RailUsage, SamplerCost,
+    Spread, Throttled, Usage,
 };
 use railgate_node_report::{Exit, NodeReport};
 
@@ -43,9 +43,22 @@ pub enum Plant {
     Killed,
     Hang,
     SlowRail,
+    /// A GPU that the job holds and no rank uses.
+    UnusedGpu,
+    /// A notebook that computed for some minutes and sleeps.
+    Asleep,
+    /// Kernels run for 7 % of the time, spread over all of it.
+    LowUse,
 }
 
-pub const PLANTS: [(Plant, &str, &str); 12] = [
+impl Plant {
+    /// Programs that neither report nor use NCCL.
+    fn is_alone(planted: Planted<'_>) -> bool {
+        planted.contains(&Plant::Asleep) || planted.contains(&Plant::LowUse)
+    }
+}
+
+pub const PLANTS: [(Plant, &str, &str); 15] = [
     (Plant::Healthy, "nothing", ""),
     (Plant::Sleeps, "a rank sleeps in every step", "sleeping-rank"),
     (Plant::SlowClock, "a rank on a slower clock", "slow-clock"),
@@ -58,6 +71,9 @@ pub const PLANTS: [(Plant, &str, &str); 12] = [
     (Plant::Killed, "a killed rank", "killed-rank"),
     (Plant::Hang, "a hang in one collective", "hang"),
     (Plant::SlowRail, "a rail that carries little", "rail-imbalance"),
+    (Plant::UnusedGpu, "a GPU that no rank uses", "idle-gpus"),
+    (Plant::Asleep, "a notebook asleep", "idle-gpus"),
+    (Plant::LowUse, "GPUs busy 7 % of the time", "idle-gpus"),
 ];
 
 /// Sources of data in a simulated run.
@@ -102,6 +118,10 @@ struct Rank {
     seen: f64,
     tokens: f64,
     nan: Option<(f64, u32)>,
+    /// Seconds without a kernel, in whole samples.
+    idle: f64,
+    /// When the last kernel ended, if it was the last one.
+    idle_since: Option<f64>,
 }
 
 struct Run {
@@ -197,10 +217,39 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
         }
         now += last + 0.12;
     }
+    let mut seconds = now + stopped.unwrap_or(4.0);
+    if Plant::is_alone(planted) {
+        let asleep = has(Plant::Asleep);
+        seconds = if asleep { 10_800.0 } else { 3600.0 };
+        for rank in &mut ranks {
+            let busy = seconds * if asleep { chance.about(0.004, 0.5) } else { chance.about(0.07, 0.02) };
+            *rank = Rank { busy, sm: 0.2 * busy, tensor: 0.02 * busy, dram: 0.1 * busy, ..Rank::default() };
+            if asleep {
+                (rank.idle, rank.idle_since) = (0.98 * seconds, Some(chance.about(600.0, 0.2)));
+            }
+        }
+    } else if has(Plant::UnusedGpu) {
+        // Long enough to be judged.
+        let scale = 2.0;
+        seconds *= scale;
+        for rank in &mut ranks {
+            for part in [
+                &mut rank.busy,
+                &mut rank.sm,
+                &mut rank.tensor,
+                &mut rank.dram,
+                &mut rank.input,
+                &mut rank.comm,
+                &mut rank.seen,
+            ] {
+                *part *= scale;
+            }
+        }
+    }
     Run {
         ranks,
         odd,
-        seconds: now + stopped.unwrap_or(4.0),
+        seconds,
         clock: if has(Plant::SlowClock) { slower } else { 1.0 },
         capped_clock: has(Plant::SmallBatch).then_some(0.84),
         failed: stopped.is_some() || has(Plant::Nan),
@@ -238,8 +287,13 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
             GpuField::SmClock => flat(clock, seconds),
             GpuField::Power => flat(power_w, seconds),
             GpuField::Temperature => flat(60.0, seconds),
-            GpuField::MemoryUsed => flat(60_000.0, seconds),
+            GpuField::MemoryUsed => flat(if rank.busy > 0.0 { 60_000.0 } else { 4.0 }, seconds),
             _ => percent(0.0),
+        }),
+        idle: Reading::Known(IdleTime {
+            over_s: seconds,
+            idle_s: rank.idle,
+            since: rank.idle_since.map(millis),
         }),
         busy_clock_mhz: Reading::Known(clock),
         energy_j: Reading::Known(power_w * seconds),
@@ -390,6 +444,13 @@ fn communication(node: u32, run: &Run) -> Communication {
     }
 }
 
+/// The GPU that no rank uses, after those of the node's ranks.
+fn unused_gpu(planted: Planted<'_>, run: &Run, node: u32) -> Option<GpuUsage> {
+    let here = planted.contains(&Plant::UnusedGpu) && run.odd / PER_NODE == node;
+    let rank = Rank { idle: run.seconds, idle_since: Some(0.0), ..Rank::default() };
+    here.then(|| gpu(PER_NODE, &rank, run, false))
+}
+
 fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
     let seconds = run.seconds;
     (0..NODES)
@@ -438,6 +499,7 @@ fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
                 gpus: own
                     .clone()
                     .map(|(number, rank)| gpu(number % PER_NODE, rank, run, number == run.odd))
+                    .chain(unused_gpu(planted, run, node))
                     .map(|gpu| if heard.gpm { gpu } else { without_gpm(gpu) })
                     .collect(),
                 rails: (0..PER_NODE).map(rail).collect(),
@@ -460,13 +522,13 @@ fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
                 file: None,
                 notes: vec![],
             });
-            if heard.application {
+            if heard.application && !Plant::is_alone(planted) {
                 report.application = Some(Application {
                     ranks: own.map(|(number, rank)| application(number, rank, run, heard)).collect(),
                     problems: vec![],
                 });
             }
-            if heard.nccl {
+            if heard.nccl && !Plant::is_alone(planted) {
                 report.communication = Some(communication(node, run));
             }
             report

@@ -1,6 +1,7 @@
 use railgate_model::Reading;
 
-use crate::facts::{Facts, busy, mean_of, median};
+use super::idle_gpus::is_unused;
+use crate::facts::{Facts, Unit, busy, mean_of, median};
 use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -47,8 +48,10 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         return vec![found];
     }
     // If the program does not report, idle GPUs with busy disks or CPUs are a weaker sign.
+    // A GPU that no rank uses waits for nothing (`idle-gpus`).
+    let used = |unit: &Unit<'_>| !is_unused(facts, unit);
     let (Reading::Known(busy), Reading::Known(sm)) =
-        (facts.mean(busy), facts.mean(|gpu| mean_of(&gpu.counters.sm_percent)))
+        (facts.mean_where(used, busy), facts.mean_where(used, |gpu| mean_of(&gpu.counters.sm_percent)))
     else {
         return Vec::new();
     };

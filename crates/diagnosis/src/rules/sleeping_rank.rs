@@ -1,6 +1,7 @@
 use railgate_model::Reading;
 
 use super::hang::stood_still;
+use super::idle_gpus::is_unused;
 use super::slow_clock;
 use crate::facts::{Facts, Outcome, Unit, busy, median};
 use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
@@ -118,6 +119,8 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let known: Vec<(&Unit<'_>, f64)> = facts
         .units
         .iter()
+        // No rank runs there that could be late.
+        .filter(|unit| !is_unused(facts, unit))
         .filter_map(|unit| match busy(unit.gpu?) {
             Reading::Known(percent) => Some((unit, percent)),
             _ => None,

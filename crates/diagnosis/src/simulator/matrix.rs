@@ -31,6 +31,7 @@ fn matrix(heard: Heard) -> (String, usize, usize, usize) {
             let who = format!("n{} GPU {}", run.odd / PER_NODE, run.odd % PER_NODE);
             let rank = format!("rank {}", run.odd);
             let whose = match plant {
+                Plant::UnusedGpu => part == format!("n{} GPU {PER_NODE}", run.odd / PER_NODE),
                 Plant::Sleeps
                 | Plant::SlowClock
                 | Plant::SmallBatch

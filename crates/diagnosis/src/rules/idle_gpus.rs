@@ -1,0 +1,357 @@
+use railgate_model::Reading;
+use railgate_node_report::plain::span;
+use railgate_node_report::usage::IdleTime;
+
+use super::{hang, input_bound, killed_rank, launch_bound, nan, sleeping_rank};
+use crate::facts::{Facts, Unit, busy};
+use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "idle-gpus",
+    about: "the job holds GPUs that it does not use",
+    class: Class::Application,
+    evidence: "of each GPU the time with any kernel (GPM, else the driver), the samples without a kernel and the memory in use. Unused
+GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work. Idle GPUs: on no GPU does a
+kernel run for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
+Suspended time, time in which the user had the sampler stand aside and time without samples do not count as idle; a job of which
+more than a fifth was not sampled is not judged.",
+    why: "nobody else can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
+    look_alikes: "a debugging session, an inference server that waits for requests, data staging and a long compilation leave GPUs
+idle on purpose or for a while. A rank that died (`killed-rank`), waiting for input (`input-bound`) and kernels that are launched
+too late (`launch-bound`) are named instead where the measurements show them.",
+    fix: "end the job when its work is done, or ask for fewer GPUs; a debugging session, an inference server without requests, data \
+          staging or a compilation looks the same",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    find,
+};
+
+thresholds! {
+    least: Time(600), 60 to 604800, "time", "each GPU was sampled for at least this long; idle GPUs were without a kernel for as long";
+    memory_mib: Number(256.0), 0.0 to 65536.0, "MiB", "unused GPUs: never more memory in use than this";
+    idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: each one is without a kernel for at least this share of the time";
+    asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on it for at most this share of the time";
+    low_percent: Number(10.0), 0.0 to 100.0, "%", "low use: kernels run for at most this share of the time, over all GPUs; a GPU works if they run for more";
+}
+
+/// Highest sample of a GPU without any kernel, percent: counters are rounded.
+const NO_KERNEL: f64 = 0.1;
+/// Share of the time that must have been sampled, 0 to 1.
+const COVERED: f64 = 0.8;
+/// Maximum number of GPUs named in one finding.
+const MOST_NAMES: usize = 4;
+const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
+
+/// One GPU, with all that the rule needs to know of it.
+struct Gpu<'a> {
+    unit: &'a Unit<'a>,
+    /// Mean time with kernels, percent.
+    busy: f64,
+    idle: IdleTime,
+    /// Time of the job that was not suspended, seconds.
+    whole_s: f64,
+    unused: bool,
+}
+
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let Some(gpus) = sampled(facts) else { return Vec::new() };
+    let held_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
+    let found = unused(facts, &gpus).or_else(|| {
+        let other = || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus));
+        other().filter(|_| !has_another_cause(facts))
+    });
+    let told = found.map(|(mut found, idle_s)| {
+        found.costs = Some((idle_s / held_s).clamp(0.0, 1.0));
+        found
+    });
+    told.into_iter().collect()
+}
+
+/// Whether no kernel ran on the GPU and its memory was not used, in any sample; `false` if that is not known.
+pub(crate) fn is_unused(facts: &Facts<'_>, unit: &Unit<'_>) -> bool {
+    let Some(gpu) = unit.gpu else { return false };
+    let counters = &gpu.counters;
+    let kernels = match (&counters.graphics_percent, &counters.any_kernel_percent) {
+        (Reading::Known(gpm), Reading::Known(driver)) => Some(gpm.max.max(driver.max)),
+        (Reading::Known(one), _) | (_, Reading::Known(one)) => Some(one.max),
+        _ => None,
+    };
+    let memory = counters.memory_used_mib.known().map(|memory| memory.max);
+    kernels.is_some_and(|percent| percent <= NO_KERNEL)
+        && memory.is_some_and(|mib| mib <= facts.rules.idle_gpus.memory_mib.get())
+}
+
+/// All GPUs of the job; `None` if one of them was not sampled for long enough, or not for most of the time.
+fn sampled<'a>(facts: &'a Facts<'a>) -> Option<Vec<Gpu<'a>>> {
+    let least_s = facts.rules.idle_gpus.least.seconds();
+    if facts.nodes.iter().any(|node| node.usage.is_none()) {
+        return None;
+    }
+    let gpu = |unit: &'a Unit<'a>| -> Option<Gpu<'a>> {
+        let gpu = unit.gpu?;
+        let coverage = &unit.usage?.coverage;
+        let whole_s = coverage.sampled_s + coverage.missing_s + coverage.yielded_s;
+        let idle = *gpu.idle.known()?;
+        let enough = idle.over_s >= least_s && idle.over_s >= COVERED * whole_s;
+        let busy = *busy(gpu).known()?;
+        enough.then(|| Gpu { unit, busy, idle, whole_s, unused: is_unused(facts, unit) })
+    };
+    let gpus: Option<Vec<_>> = facts.units.iter().filter(|unit| unit.gpu.is_some()).map(gpu).collect();
+    gpus.filter(|gpus| !gpus.is_empty())
+}
+
+/// GPUs that were never used while others worked.
+fn unused(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    let low = facts.rules.idle_gpus.low_percent.get();
+    let never: Vec<&Gpu<'_>> = gpus.iter().filter(|gpu| gpu.unused).collect();
+    let first = never.first()?;
+    let worked: Vec<f64> = gpus.iter().map(|gpu| gpu.busy).filter(|busy| *busy > low).collect();
+    if worked.is_empty() {
+        return None;
+    }
+    let idle_s: f64 = never.iter().map(|gpu| gpu.idle.over_s).sum();
+    let part = names(&never);
+    let which = match never.len() {
+        1 => format!("{part} was never used"),
+        some => format!("{some} of {} GPUs were never used ({part})", gpus.len()),
+    };
+    let memory = never.iter().filter_map(|gpu| gpu.unit.gpu?.counters.memory_used_mib.known());
+    let memory = memory.map(|memory| memory.max).fold(0.0, f64::max);
+    let what = format!(
+        "{which}: no kernel and at most {memory:.0} MiB of memory in {}, while {} ran kernels {:.0} % of the time: {} \
+         GPU-hours unused",
+        span(first.idle.over_s),
+        gpus_text(worked.len()),
+        mean(&worked),
+        hours(idle_s)
+    );
+    Some((Found { fix: Some(UNUSED_FIX), ..Found::new("high", part, what) }, idle_s))
+}
+
+/// No GPU runs a kernel for most of the time.
+fn asleep(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    let set = &facts.rules.idle_gpus;
+    let sleeps = |gpu: &Gpu<'_>| {
+        let least_s = (set.idle_percent.share() * gpu.whole_s).max(set.least.seconds());
+        gpu.busy <= set.asleep_percent.get() && gpu.idle.idle_s >= least_s
+    };
+    if !gpus.iter().all(sleeps) {
+        return None;
+    }
+    let idle_s: f64 = gpus.iter().map(|gpu| gpu.idle.idle_s).sum();
+    let held_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
+    let busy: Vec<f64> = gpus.iter().map(|gpu| gpu.busy).collect();
+    let what = format!(
+        "the job holds {} and runs no kernel {:.0} % of the time (kernels run {:.1} % of it): {} GPU-hours idle",
+        gpus_text(gpus.len()),
+        100.0 * idle_s / held_s,
+        mean(&busy),
+        hours(idle_s)
+    );
+    let mut found = Found::new("high", String::new(), what);
+    // Since when all of them are idle.
+    let since: Option<Vec<_>> = gpus.iter().map(|gpu| gpu.idle.since).collect();
+    found.since = since.and_then(|since| since.into_iter().max());
+    Some((found, idle_s))
+}
+
+/// Kernels run for a small share of the time, however it is spread.
+fn low_use(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    let busy: Vec<f64> = gpus.iter().map(|gpu| gpu.busy).collect();
+    if mean(&busy) > facts.rules.idle_gpus.low_percent.get() {
+        return None;
+    }
+    let idle_s: f64 =
+        gpus.iter().map(|gpu| gpu.idle.over_s * (1.0 - gpu.busy.clamp(0.0, 100.0) / 100.0)).sum();
+    let never: Vec<&Gpu<'_>> = gpus.iter().filter(|gpu| gpu.unused).collect();
+    let never = match (never.is_empty(), never.len() < gpus.len()) {
+        (false, true) => format!("; {} never", names(&never)),
+        _ => String::new(),
+    };
+    let what = format!(
+        "the job held {} for {} and used them {:.0} % of the time{never}: {} GPU-hours idle",
+        gpus_text(gpus.len()),
+        span(gpus.iter().map(|gpu| gpu.idle.over_s).fold(0.0, f64::max)),
+        mean(&busy),
+        hours(idle_s)
+    );
+    Some((Found::new("medium", String::new(), what), idle_s))
+}
+
+/// Whether a rule names why the GPUs have nothing to do.
+fn has_another_cause(facts: &Facts<'_>) -> bool {
+    let rules = [
+        nan::RULE,
+        killed_rank::RULE,
+        hang::RULE,
+        sleeping_rank::RULE,
+        input_bound::RULE,
+        launch_bound::RULE,
+    ];
+    rules.iter().any(|rule| !(rule.find)(facts).is_empty())
+}
+
+fn names(gpus: &[&Gpu<'_>]) -> String {
+    let mut names: Vec<String> = gpus.iter().take(MOST_NAMES).map(|gpu| gpu.unit.name()).collect();
+    let more = gpus.len().saturating_sub(MOST_NAMES);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
+fn gpus_text(count: usize) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
+}
+
+fn hours(seconds: f64) -> String {
+    format!("{:.1}", seconds / 3600.0)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / f64::from(count) }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node_report::NodeReport;
+
+    use super::*;
+    use crate::facts::Outcome;
+    use crate::simulator::{self, Plant, parts_with};
+
+    fn found(nodes: &[NodeReport]) -> Vec<Found> {
+        find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None))
+    }
+
+    fn usages(nodes: &mut [NodeReport]) -> impl Iterator<Item = &mut railgate_node_report::Usage> {
+        nodes.iter_mut().filter_map(|node| node.usage.as_mut())
+    }
+
+    #[test]
+    fn an_unused_gpu_is_named_with_its_hours_and_is_no_straggler() {
+        let nodes = parts_with(&[Plant::UnusedGpu]);
+        let [one] = &found(&nodes)[..] else { panic!("{:?}", found(&nodes)) };
+        let hours = nodes[0].usage.as_ref().unwrap().coverage.sampled_s / 3600.0;
+        assert!(
+            one.part.ends_with(" GPU 4") && one.what.contains(&format!(": {hours:.1} GPU-hours")),
+            "{one:?}"
+        );
+        assert!((one.costs.unwrap() - 1.0 / 9.0).abs() < 1e-9, "{one:?}");
+        let facts = Facts::new(&nodes, nodes[0].end, Outcome::Good, None);
+        assert_eq!((sleeping_rank::RULE.find)(&facts), vec![]);
+        // Kernels in a single sample, or a context of a program, are use.
+        let touched = |change: fn(&mut railgate_node_report::usage::GpuUsage)| {
+            let mut nodes = nodes.clone();
+            let gpus = usages(&mut nodes).flat_map(|usage| &mut usage.gpus);
+            gpus.filter(|gpu| gpu.index == 4).for_each(change);
+            found(&nodes)
+        };
+        assert_eq!(touched(|_| ()).len(), 1);
+        assert_eq!(touched(|gpu| gpu.counters.graphics_percent = gpu.counters.sm_clock_mhz.clone()), vec![]);
+        assert_eq!(touched(|gpu| gpu.counters.memory_used_mib = gpu.counters.power_w.clone()), vec![]);
+        let unknown = Reading::Failed("GPU is lost".to_owned());
+        assert_eq!(touched(|gpu| gpu.counters.memory_used_mib = Reading::Unsupported), vec![]);
+        let mut lost = nodes.clone();
+        for gpu in usages(&mut lost).flat_map(|usage| &mut usage.gpus).filter(|gpu| gpu.index == 4) {
+            gpu.idle = unknown.clone();
+        }
+        assert_eq!(found(&lost), vec![]);
+    }
+
+    /// One of two GPUs was never used, and processes wait for disks: the other GPU has no lack of input.
+    #[test]
+    fn an_unused_gpu_does_not_wait_for_input() {
+        let mut nodes = parts_with(&[Plant::UnusedGpu]);
+        for node in &mut nodes {
+            node.application = None;
+            let usage = node.usage.as_mut().unwrap();
+            usage.gpus.retain(|gpu| gpu.index == 0 || gpu.index == 4);
+            usage.host.io_pressure_percent = usage.gpus[0].counters.temperature_c.clone();
+        }
+        nodes.retain(|node| node.usage.as_ref().unwrap().gpus.len() == 2);
+        let facts = Facts::new(&nodes, nodes[0].end, Outcome::Good, None);
+        assert_eq!((input_bound::RULE.find)(&facts), vec![]);
+        assert_eq!(found(&nodes).len(), 1);
+    }
+
+    #[test]
+    fn many_unused_gpus_are_counted_and_few_are_named() {
+        let mut nodes = parts_with(&[Plant::UnusedGpu]);
+        let unused =
+            usages(&mut nodes).flat_map(|usage| &usage.gpus).find(|gpu| gpu.index == 4).unwrap().clone();
+        usages(&mut nodes).next().unwrap().gpus.extend((5..10).map(|index| {
+            let mut one = unused.clone();
+            (one.index, one.uuid) = (index, format!("GPU-{index}"));
+            one
+        }));
+        let [one] = &found(&nodes)[..] else { panic!("{:?}", found(&nodes)) };
+        assert!(
+            one.what.starts_with("6 of 14 GPUs were never used (") && one.part.ends_with(" GPU 7, 2 more"),
+            "{one:?}"
+        );
+    }
+
+    #[test]
+    fn a_sleeping_notebook_states_since_when() {
+        let nodes = parts_with(&[Plant::Asleep]);
+        let [one] = &found(&nodes)[..] else { panic!("{:?}", found(&nodes)) };
+        assert!(one.what.contains("holds 8 GPUs and runs no kernel 9") && one.since.is_some(), "{one:?}");
+        assert!(one.costs.unwrap() > 0.9 && one.part.is_empty(), "{one:?}");
+        // One GPU at work: the job is not asleep.
+        let mut nodes = nodes;
+        usages(&mut nodes).next().unwrap().gpus[0].idle =
+            Reading::Known(IdleTime { over_s: 10_800.0, ..IdleTime::default() });
+        assert!(!found(&nodes).iter().any(|one| one.what.contains("runs no kernel")));
+    }
+
+    #[test]
+    fn suspended_yielded_and_unsampled_time_is_not_idle() {
+        let hours = |change: fn(&mut railgate_node_report::Usage)| {
+            let mut nodes = parts_with(&[Plant::Asleep]);
+            usages(&mut nodes).for_each(change);
+            let text = found(&nodes).into_iter().next()?.what;
+            text.split_once(" of it): ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok())
+        };
+        let all = hours(|_| ()).unwrap();
+        assert!((all - 8.0 * 3.0 * 0.98).abs() < 0.5, "{all}");
+        assert_eq!(hours(|usage| usage.coverage.suspended_s = 36_000.0), Some(all));
+        assert_eq!(hours(|usage| usage.coverage.yielded_s = 7_200.0), None);
+        assert_eq!(hours(|usage| usage.coverage.missing_s = 7_200.0), None);
+    }
+
+    /// A known cause of idle GPUs is better advice than their number.
+    #[test]
+    fn low_use_is_silent_where_a_cause_is_known() {
+        let mut nodes = parts_with(&[Plant::LowUse]);
+        let [one] = &found(&nodes)[..] else { panic!("{:?}", found(&nodes)) };
+        assert!(
+            one.what.contains("held 8 GPUs for 1 h 00 min and used them 7 % of the time: 7.4 GPU-hours"),
+            "{one:?}"
+        );
+        for usage in usages(&mut nodes) {
+            usage.host.io_pressure_percent = usage.gpus[0].counters.temperature_c.clone();
+        }
+        assert_eq!(found(&nodes), vec![]);
+    }
+
+    #[test]
+    fn short_jobs_and_older_reports_are_not_judged() {
+        let mut short = parts_with(&[Plant::Asleep]);
+        for gpu in usages(&mut short).flat_map(|usage| {
+            usage.coverage.sampled_s = 590.0;
+            &mut usage.gpus
+        }) {
+            gpu.idle = Reading::Known(IdleTime { over_s: 590.0, idle_s: 590.0, since: None });
+        }
+        assert_eq!(found(&short), vec![]);
+        let mut older = parts_with(&[Plant::Asleep]);
+        usages(&mut older).flat_map(|usage| &mut usage.gpus).for_each(|gpu| gpu.idle = Reading::Unsupported);
+        assert_eq!(found(&older), vec![]);
+        let mut silent = parts_with(&[Plant::Asleep]);
+        silent[1].usage = None;
+        assert_eq!(found(&silent), vec![]);
+        assert_eq!(found(&simulator::healthy()), vec![]);
+    }
+}
