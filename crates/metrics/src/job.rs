@@ -1,4 +1,4 @@
-use railgate_node_report::usage::{GpuField, HostField, Values};
+use railgate_node_report::usage::{GpuField, HostField, Values, is_idle};
 use serde::{Deserialize, Serialize};
 
 use super::WorkNow;
@@ -97,6 +97,13 @@ fn gpu_list(job: &JobNow) -> String {
     runs.into_iter().map(text).collect::<Vec<_>>().join(",")
 }
 
+/// Number of GPUs without a kernel; `None` if it is not known of each, since an unknown GPU is not a busy one.
+fn idle_gpus(job: &JobNow) -> Option<f64> {
+    let idle: Option<Vec<bool>> = job.gpus.iter().map(|gpu| is_idle(&gpu.values)).collect();
+    let idle = idle.filter(|idle| !idle.is_empty())?.into_iter().filter(|idle| *idle).count();
+    u64::try_from(idle).ok().map(count)
+}
+
 fn of_job(job: &JobNow, series: &mut Series, value: Option<f64>) {
     series.put_some(&[&gpu_list(job)], value);
 }
@@ -159,6 +166,13 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         labels: JOB,
         help: "GPUs that the job holds on this node.",
         read: |job, series| of_job(job, series, u64::try_from(job.gpus.len()).ok().map(count)),
+    },
+    Metric {
+        name: "railgate_job_idle_gpus",
+        kind: Kind::Gauge,
+        labels: JOB,
+        help: "GPUs of the job on this node on which kernels ran for at most 1 % of the time. Absent if that is not known of each of them, and while the job is suspended.",
+        read: |job, series| of_job(job, series, idle_gpus(job)),
     },
     Metric {
         name: "railgate_gpu_hardware_flop_ratio",

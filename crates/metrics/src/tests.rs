@@ -157,13 +157,30 @@ fn unknown_values_of_a_job_have_no_series() {
 }
 
 #[test]
+fn gpus_without_a_kernel_are_counted_if_all_are_known() {
+    let idle = |percents: [Option<f64>; 3]| {
+        let mut job = job_now();
+        for (gpu, percent) in job.gpus.iter_mut().zip(percents) {
+            gpu.values.put(GpuField::Graphics, percent);
+            gpu.values.put(GpuField::AnyKernel, percent);
+        }
+        let text = job_page(&job, &[]);
+        let line = text.lines().find(|line| line.starts_with("railgate_job_idle_gpus{"))?;
+        line.strip_prefix("railgate_job_idle_gpus{gpus=\"0-1,3\"} ")?.parse::<u32>().ok()
+    };
+    assert_eq!(idle([Some(93.0), Some(0.0), Some(1.0)]), Some(2));
+    assert_eq!(idle([Some(93.0), Some(7.0), Some(40.0)]), Some(0));
+    assert_eq!(idle([Some(93.0), Some(0.0), None]), None);
+}
+
+#[test]
 fn number_of_series_is_bounded() {
     let snapshot = machine("n1", "");
     let map = Some(rails(&snapshot));
     let count = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
     let rails = count(&rail_page(&RailState { snapshot, rails: map }));
     let (node, job) = (count(&node_text("")), count(&job_page(&job_now(), &[])));
-    assert!(node <= 80 && rails <= 9 * 18 && job <= 3 * 22 + 9 + 12, "{node} {rails} {job}");
+    assert!(node <= 80 && rails <= 9 * 18 && job <= 3 * 22 + 10 + 12, "{node} {rails} {job}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use cards::{Card, Cards, GpuFigures};
 pub use fold::Fold;
 pub use sample::{Field, HostField, RailField, Sample, State, Value, Values};
-pub use summary::{joined, moment, phases, summarize, timeline};
+pub use summary::{is_idle, joined, moment, phases, summarize, timeline};
 
 /// Figures of the sampler of one node over one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -252,17 +252,20 @@ struct Idle {
     last_busy: Option<UnixMillis>,
 }
 
+/// Whether no kernel ran in a sample: from GPM, which covers all of it, else from the driver. `None` if neither is known.
+pub fn is_idle(values: &super::Values<GpuField>) -> Option<bool> {
+    let percent = values.mean(GpuField::Graphics).or_else(|| values.mean(GpuField::AnyKernel))?;
+    Some(percent <= IDLE_PERCENT)
+}
+
 impl Idle {
     fn add(&mut self, sample: &Sample, values: &super::Values<GpuField>) {
-        let Some(percent) = values.mean(GpuField::Graphics).or_else(|| values.mean(GpuField::AnyKernel))
-        else {
-            return;
-        };
+        let Some(idle) = is_idle(values) else { return };
         let seconds = f64::from(sample.seconds);
         self.over_s += seconds;
         let (first, last) = self.times.unwrap_or((sample.start, sample.end()));
         self.times = Some((first.min(sample.start), last.max(sample.end())));
-        if percent <= IDLE_PERCENT {
+        if idle {
             self.idle_s += seconds;
         } else {
             self.last_busy = self.last_busy.max(Some(sample.end()));
