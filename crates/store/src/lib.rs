@@ -14,6 +14,7 @@ mod bounded;
 mod config;
 mod dirs;
 mod ends;
+mod list;
 mod placed;
 mod read;
 mod samples;
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use config::{ReportAccess, ReportConfig};
 pub use ends::{Placed, recorded_ends, store_ends};
+pub use list::{JobList, JobPlaced};
 pub use samples::{Course, GpuCourse, load_course};
 pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
@@ -41,6 +43,7 @@ pub const TASKS: &[Task] = &[
     Task::new(WRITE, write::task),
     Task::new(READ, read::task),
     Task::new(SWEEP, sweep::task),
+    Task::new(LIST, list::task),
     Task::new(samples::READ_SAMPLES, samples::task),
     Task::new(words::READ_WORDS, words::task),
     Task::new(ends::WRITE_ENDS, ends::write_task),
@@ -50,6 +53,7 @@ pub const TASKS: &[Task] = &[
 const WRITE: &str = "write-report";
 const READ: &str = "read-reports";
 const SWEEP: &str = "sweep-reports";
+const LIST: &str = "list-reports";
 
 /// File of the controller's decision.
 pub(crate) const DECISION: &str = "decision.json";
@@ -381,6 +385,32 @@ fn components(
             parts.problems.extend(found.problems);
         }
     }
+}
+
+/// Jobs with files in a report directory that were active after `since`, the last active ones first, at most `most`.
+/// With `uid`, only those of that user. Reads no file; `time` limits how many old directories are examined.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn list_jobs(
+    dir: &Path,
+    cluster: Option<&str>,
+    since: UnixMillis,
+    uid: Option<u32>,
+    most: usize,
+    time: Duration,
+) -> Result<JobList, String> {
+    let order = list::ListOrder {
+        dir: dir.to_path_buf(),
+        cluster: cluster.map(str::to_owned),
+        since,
+        uid,
+        most,
+        time,
+    };
+    let input = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
+    let reply = ask(LIST, &input, time + Duration::from_secs(10))?;
+    serde_json::from_slice(&reply).map_err(|why| format!("reply: {why}"))
 }
 
 /// Retention of the reports in a directory.
