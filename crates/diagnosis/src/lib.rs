@@ -23,6 +23,7 @@ pub(crate) use facts::Facts;
 pub use facts::{Outcome, median};
 pub use phases::PhaseTime;
 pub use register::{Class, Line, Number, Rule, Threshold, Time, Value};
+pub use rules::idle_gpus::{IdleUse, idle_use};
 pub use rules::{RULES, Rules};
 
 /// Id of the rule that finds a GPU with a slower clock than the others, which the job's owner can exclude.

@@ -3,7 +3,7 @@
 use super::register::register;
 
 pub(super) mod hang;
-pub(super) mod idle_gpus;
+pub(crate) mod idle_gpus;
 mod input_bound;
 mod killed_rank;
 pub(super) mod launch_bound;

@@ -1,8 +1,9 @@
-use railgate_model::Reading;
+use railgate_model::{Reading, UnixMillis};
+use railgate_node_report::NodeReport;
 use railgate_node_report::plain::span;
 use railgate_node_report::usage::IdleTime;
 
-use super::{hang, input_bound, killed_rank, launch_bound, nan, sleeping_rank};
+use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, sleeping_rank};
 use crate::facts::{Facts, Unit, busy};
 use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
 
@@ -51,6 +52,63 @@ struct Gpu<'a> {
     /// Time of the job that was not suspended, seconds.
     whole_s: f64,
     unused: bool,
+}
+
+impl Gpu<'_> {
+    fn without_kernel_s(&self) -> f64 {
+        without_kernel_s(&self.idle, self.busy)
+    }
+}
+
+/// Sampled time without a kernel, however short the pauses between kernels are.
+fn without_kernel_s(idle: &IdleTime, busy_percent: f64) -> f64 {
+    idle.over_s * (1.0 - busy_percent.clamp(0.0, 100.0) / 100.0)
+}
+
+/// How a job used the GPUs that it holds, from its node reports so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IdleUse {
+    /// Number of GPUs of which it is known; the other figures are of these.
+    pub gpus: u32,
+    /// Sampled time, summed over them, seconds.
+    pub sampled_s: f64,
+    /// Idle time, summed over them, seconds: of a job with low use all time without a kernel, of others the samples
+    /// without one.
+    pub idle_s: f64,
+    /// Time with kernels, percent.
+    pub busy_percent: f64,
+    /// Since when none of the job's GPUs ran a kernel, up to the last sample; `None` if one did, or if a GPU is unknown.
+    pub since: Option<UnixMillis>,
+}
+
+/// Sums up the idle time of a job's GPUs; `None` if it is not known of any of them.
+pub fn idle_use(nodes: &[NodeReport], rules: &Rules) -> Option<IdleUse> {
+    let (mut gpus, mut sampled_s, mut idle_s, mut none_s, mut busy_s) = (0, 0.0, 0.0, 0.0, 0.0);
+    let mut since = Some(0);
+    for usage in nodes.iter().map(|node| node.usage.as_ref()) {
+        let Some(usage) = usage else {
+            since = None;
+            continue;
+        };
+        for gpu in &usage.gpus {
+            let (Reading::Known(idle), Reading::Known(percent)) = (&gpu.idle, busy(gpu)) else {
+                since = None;
+                continue;
+            };
+            gpus += 1;
+            sampled_s += idle.over_s;
+            none_s += idle.idle_s;
+            idle_s += without_kernel_s(idle, percent);
+            busy_s += percent / 100.0 * idle.over_s;
+            since = since.zip(idle.since).map(|(one, other)| one.max(other));
+        }
+    }
+    if sampled_s <= 0.0 {
+        return None;
+    }
+    let busy_percent = 100.0 * busy_s / sampled_s;
+    let low = busy_percent <= rules.idle_gpus.low_percent.get();
+    Some(IdleUse { gpus, sampled_s, idle_s: if low { idle_s } else { none_s }, busy_percent, since })
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -138,14 +196,15 @@ fn asleep(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     if !gpus.iter().all(sleeps) {
         return None;
     }
-    let idle_s: f64 = gpus.iter().map(|gpu| gpu.idle.idle_s).sum();
+    let idle_s: f64 = gpus.iter().map(Gpu::without_kernel_s).sum();
     let held_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
+    let none_s: f64 = gpus.iter().map(|gpu| gpu.idle.idle_s).sum();
     let busy: Vec<f64> = gpus.iter().map(|gpu| gpu.busy).collect();
     let what = format!(
-        "the job holds {} and runs no kernel {:.0} % of the time (kernels run {:.1} % of it): {} GPU-hours idle",
+        "the job holds {} and runs kernels {:.1} % of the time, none in {:.0} % of the samples: {} GPU-hours idle",
         gpus_text(gpus.len()),
-        100.0 * idle_s / held_s,
         mean(&busy),
+        100.0 * none_s / held_s,
         hours(idle_s)
     );
     let mut found = Found::new("high", String::new(), what);
@@ -161,8 +220,7 @@ fn low_use(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     if mean(&busy) > facts.rules.idle_gpus.low_percent.get() {
         return None;
     }
-    let idle_s: f64 =
-        gpus.iter().map(|gpu| gpu.idle.over_s * (1.0 - gpu.busy.clamp(0.0, 100.0) / 100.0)).sum();
+    let idle_s: f64 = gpus.iter().map(Gpu::without_kernel_s).sum();
     let never: Vec<&Gpu<'_>> = gpus.iter().filter(|gpu| gpu.unused).collect();
     let never = match (never.is_empty(), never.len() < gpus.len()) {
         (false, true) => format!("; {} never", names(&never)),
@@ -215,8 +273,6 @@ fn mean(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::NodeReport;
-
     use super::*;
     use crate::facts::Outcome;
     use crate::simulator::{self, Plant, parts_with};
@@ -297,13 +353,13 @@ mod tests {
     fn a_sleeping_notebook_states_since_when() {
         let nodes = parts_with(&[Plant::Asleep]);
         let [one] = &found(&nodes)[..] else { panic!("{:?}", found(&nodes)) };
-        assert!(one.what.contains("holds 8 GPUs and runs no kernel 9") && one.since.is_some(), "{one:?}");
+        assert!(one.what.contains("holds 8 GPUs and runs kernels 0.") && one.since.is_some(), "{one:?}");
         assert!(one.costs.unwrap() > 0.9 && one.part.is_empty(), "{one:?}");
         // One GPU at work: the job is not asleep.
         let mut nodes = nodes;
         usages(&mut nodes).next().unwrap().gpus[0].idle =
             Reading::Known(IdleTime { over_s: 10_800.0, ..IdleTime::default() });
-        assert!(!found(&nodes).iter().any(|one| one.what.contains("runs no kernel")));
+        assert!(!found(&nodes).iter().any(|one| one.what.contains("runs kernels")));
     }
 
     #[test]
@@ -312,13 +368,39 @@ mod tests {
             let mut nodes = parts_with(&[Plant::Asleep]);
             usages(&mut nodes).for_each(change);
             let text = found(&nodes).into_iter().next()?.what;
-            text.split_once(" of it): ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok())
+            text.split_once(" of the samples: ")
+                .and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok())
         };
         let all = hours(|_| ()).unwrap();
-        assert!((all - 8.0 * 3.0 * 0.98).abs() < 0.5, "{all}");
+        assert!((all - 8.0 * 3.0 * 0.996).abs() < 0.2, "{all}");
         assert_eq!(hours(|usage| usage.coverage.suspended_s = 36_000.0), Some(all));
         assert_eq!(hours(|usage| usage.coverage.yielded_s = 7_200.0), None);
         assert_eq!(hours(|usage| usage.coverage.missing_s = 7_200.0), None);
+    }
+
+    /// A list over many jobs has the figures of the finding.
+    #[test]
+    fn summed_idle_time_is_that_of_the_finding() {
+        for plant in [Plant::Asleep, Plant::LowUse] {
+            let nodes = parts_with(&[plant]);
+            let all = idle_use(&nodes, &Rules::DEFAULT).unwrap();
+            let said = format!(": {} GPU-hours idle", hours(all.idle_s));
+            assert!(found(&nodes)[0].what.ends_with(&said), "{all:?} {:?}", found(&nodes));
+            assert_eq!((all.gpus, all.since.is_some()), (8, plant == Plant::Asleep));
+        }
+        // Pauses between the kernels of a job at work are not idle time.
+        let mut nodes = simulator::healthy();
+        let all = idle_use(&nodes, &Rules::DEFAULT).unwrap();
+        assert!(
+            all.idle_s == 0.0 && (80.0..99.0).contains(&all.busy_percent) && all.since.is_none(),
+            "{all:?}"
+        );
+        usages(&mut nodes).flat_map(|usage| &mut usage.gpus).for_each(|gpu| gpu.idle = Reading::Unsupported);
+        assert_eq!(idle_use(&nodes, &Rules::DEFAULT), None);
+        let mut asleep = parts_with(&[Plant::Asleep]);
+        usages(&mut asleep).next().unwrap().gpus[0].idle = Reading::Unsupported;
+        let part = idle_use(&asleep, &Rules::DEFAULT).unwrap();
+        assert_eq!((part.gpus, part.since), (7, None));
     }
 
     /// A known cause of idle GPUs is better advice than their number.

@@ -174,10 +174,10 @@ const ROWS: &[Row] = &[
     ("launch-bound", "cores_percent", three_cores, "too late", 84.9, 85.1),
     ("rail-imbalance", "used_mb_s", || only(Plant::SlowRail), "", 39999.0, 40001.0),
     ("rail-imbalance", "carries_percent", || only(Plant::SlowRail), "", 15.1, 14.9),
-    ("idle-gpus", "least", || only(Plant::Asleep), "runs no kernel", 10583.0, 10585.0),
+    ("idle-gpus", "least", || only(Plant::Asleep), "runs kernels", 10583.0, 10585.0),
     ("idle-gpus", "memory_mib", || only(Plant::UnusedGpu), "never used", 4.0, 3.9),
-    ("idle-gpus", "idle_percent", || only(Plant::Asleep), "runs no kernel", 97.9, 98.1),
-    ("idle-gpus", "asleep_percent", || only(Plant::Asleep), "runs no kernel", 0.6, 0.3),
+    ("idle-gpus", "idle_percent", || only(Plant::Asleep), "runs kernels", 97.9, 98.1),
+    ("idle-gpus", "asleep_percent", || only(Plant::Asleep), "runs kernels", 0.6, 0.3),
     ("idle-gpus", "low_percent", || only(Plant::LowUse), "used them", 7.2, 6.8),
 ];
 
