@@ -1,4 +1,5 @@
 mod array;
+mod idle;
 mod which;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,9 @@ Examples:
   railgate report 48213 --format json      docs/report.md
   railgate report --rules
       what reports can diagnose (docs/rules.md)
+  railgate report --idle
+      who holds GPUs idle, as root of all users
+  railgate report --idle --since 7days --format json
   railgate report --prune
       removes old ones, for a timer (docs/report.md)
 
@@ -89,12 +93,15 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["job", "name", "brief", "redact", "full", "live", "samples", "out", "prune"])]
     rules: bool,
     #[command(flatten)]
+    idle: idle::Idle,
+    #[command(flatten)]
     prune: prune::Prune,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Show {
     /// For a terminal
+    #[value(alias = "table")]
     Text,
     /// For programs (docs/report.md)
     Json,
@@ -116,6 +123,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     if args.prune.prune {
         return prune::run(&config.report, &args.prune, &args.dir);
+    }
+    if args.idle.idle {
+        return idle::run(&config.report, args);
     }
     let env = std::env::vars_os().collect();
     let client = Client::new(&config.slurm, &env);

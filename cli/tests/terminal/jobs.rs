@@ -135,6 +135,8 @@ pub(crate) fn report(stage: &mut Stage) {
         stage.run(&[&report[..], words].concat());
     }
     stage.run(&["report", "--rules"]);
+    stage.run(&["report", "--idle", "--dir", "reports"]);
+    stage.run(&["report", "--idle", "--cluster", &text]);
     // Slurm's output about the job, files that are no reports, and file names in the directory.
     stage.program("scontrol", &format!("cat <<'END'\nJobId=7 JobName={text} UserId=root(0) JobState=RUNNING Reason={text} Requeue=1 Restarts=0 BatchFlag=1 SubmitTime=2026-01-01T00:00:00 StartTime=2026-01-01T00:00:00 EndTime=2027-01-01T00:00:00 NodeList={text} StdOut={text}\nEND"));
     stage.write("reports/alpha/7/0/n2.json", &text);
