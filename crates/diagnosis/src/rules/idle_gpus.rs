@@ -16,7 +16,7 @@ GPUs: no kernel in any sample and no memory beyond the driver's own, while other
 kernel run for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
 Suspended time, time in which the user had the sampler stand aside and time without samples do not count as idle; a job of which
 more than a fifth was not sampled is not judged.",
-    why: "nobody else can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
+    why: "no other job can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
     look_alikes: "a debugging session, an inference server that waits for requests, data staging and a long compilation leave GPUs
 idle on purpose or for a while. A rank that died (`killed-rank`), waiting for input (`input-bound`) and kernels that are launched
 too late (`launch-bound`) are named instead where the measurements show them.",
