@@ -208,6 +208,44 @@ mod tests {
         assert_eq!(place.read(7), None);
     }
 
+    /// Metrics of a running job and its report use one lookup: a calibrated card has the same figure in both.
+    #[test]
+    fn a_calibrated_card_has_the_figure_of_its_report() {
+        use railgate_node_report::usage::format::Record;
+        use railgate_node_report::usage::{Card, summarize};
+        let place = Place(tempfile::tempdir().unwrap());
+        let mut file = place.open(7, &[]);
+        let card = Card {
+            model: "NVIDIA H200".to_owned(),
+            activity_per_work: 1.05,
+            band: 0.034,
+            driver: None,
+            measured: 0,
+            railgate: "0.1.0".to_owned(),
+            by: "calibrate".to_owned(),
+        };
+        file.figures.cards.put("GPU-1", card);
+        let long = Sample { seconds: 20.0, ..sample(file.start, 50.0) };
+        file.add(&head(), &long).unwrap();
+        let mut stream = Vec::new();
+        for record in [
+            Record::Head(Head { start: file.start, gpus: head().gpus, ..Head::new("n1", 7, 0) }),
+            Record::Sample(long),
+        ] {
+            record.write(&mut stream).unwrap();
+        }
+        let report = summarize(&[&stream], 0, &file.figures).unwrap();
+        let text = place.read(7).unwrap();
+        for (gpu, from, divided_by) in [(0, "built-in", 1.103), (1, "card", 1.05)] {
+            let name = format!("railgate_gpu_hardware_flop_ratio{{gpu=\"{gpu}\"");
+            let line = text.lines().find(|line| line.starts_with(&name)).unwrap();
+            let shown: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            let flop = &report.gpus[gpu].flop;
+            assert_eq!((flop.calibration.from.as_str(), flop.tensor_fraction.known()), (from, Some(&shown)));
+            assert!((shown - 0.5 / divided_by).abs() < 1e-6, "{line}");
+        }
+    }
+
     #[test]
     fn two_jobs_on_one_gpu_do_not_write_the_same_series() {
         let place = Place(tempfile::tempdir().unwrap());
