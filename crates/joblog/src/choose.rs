@@ -57,12 +57,12 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
     }
 }
 
-/// The earlier of two: by their times if they are in different logs, otherwise by their lines.
+/// The earlier of two: by their lines in one log, else by their times, or those of the last lines before them.
 fn earlier<'e>(a: (usize, &'e Event), b: (usize, &'e Event)) -> (usize, &'e Event) {
     let later = if a.0 == b.0 {
         b.1.line < a.1.line
     } else {
-        match (a.1.when, b.1.when) {
+        match (a.1.when.or(a.1.after), b.1.when.or(b.1.after)) {
             (Some(a), Some(b)) => b < a,
             _ => false,
         }

@@ -18,6 +18,8 @@ pub(crate) struct Event {
     pub(crate) stream: usize,
     pub(crate) rank: Option<u32>,
     pub(crate) when: Option<Moment>,
+    /// The last moment that its stream wrote before it: tracebacks have none of their own.
+    pub(crate) after: Option<Moment>,
     pub(crate) line: usize,
     /// Ordinary lines of its stream before it.
     pub(crate) ordinary: usize,
@@ -42,7 +44,10 @@ struct Stream {
     crashed: Option<usize>,
     /// An event whose message continues with the traceback of a data loader's worker.
     nested: Option<usize>,
+    /// An exception group whose first exception follows.
+    group: Option<usize>,
     last: Option<usize>,
+    moment: Option<Moment>,
     ordinary: usize,
 }
 
@@ -97,6 +102,9 @@ impl Reader {
         let text = line.text.as_str();
         if text.is_empty() {
             return;
+        }
+        if let (Some(when), Some(stream)) = (line.when, self.streams.get_mut(at)) {
+            stream.moment = Some(when);
         }
         if traceback::begins(text) {
             self.open(at, text);
@@ -154,6 +162,8 @@ impl Reader {
         let mut open = Open { traceback: Traceback::new(text), begun: self.lines, headers: 1 };
         if text.contains("Original Traceback") {
             stream.nested = stream.last;
+        } else if text.trim_start_matches(' ').starts_with("| ") && stream.group.is_some() {
+            stream.nested = stream.group.take();
         } else if let Some(before) = stream.open.take() {
             // Two processes without labels: their frames cannot be told apart.
             open.traceback.mixed = true;
@@ -195,7 +205,11 @@ impl Reader {
             }
             return;
         }
-        self.push(at, rule, &text, place, line, begun);
+        let event = self.push(at, rule, &text, place, line, begun);
+        let is_group = text.split(':').next().is_some_and(|name| name.ends_with("ExceptionGroup"));
+        if let Some(stream) = self.streams.get_mut(at) {
+            stream.group = event.filter(|_| is_group);
+        }
     }
 
     /// Frames below `Fatal Python error`, the innermost first.
@@ -261,6 +275,7 @@ impl Reader {
             stream: at,
             rank: line.rank.or(self.rank).or_else(|| rank_in(text)),
             when: line.when,
+            after: stream.moment,
             line: begun,
             ordinary: stream.ordinary,
         });

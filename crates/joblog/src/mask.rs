@@ -33,6 +33,11 @@ pub(crate) fn mask(text: &str) -> Cow<'_, str> {
             let is_word = value.len() < 16 && value.bytes().all(|byte| byte.is_ascii_lowercase());
             let is_password = name.as_str().to_ascii_lowercase().contains("pass");
             let is_word = is_word && !is_password && name.as_str().trim_end().ends_with(':');
+            // A count of tokens, or a special one: `max_token=4096`, `pad_token=<pad>`.
+            let is_count = value.len() < 10 && value.bytes().all(|byte| byte.is_ascii_digit());
+            let is_special = value.starts_with('<') && value.ends_with('>') && value.len() < 32;
+            let is_token = name.as_str().to_ascii_lowercase().contains("token");
+            let is_word = is_word || (is_token && (is_count || is_special));
             return if is_word { whole.to_owned() } else { format!("{}{MASKED}", name.as_str()) };
         }
         if let Some(scheme) = found.name("scheme") {

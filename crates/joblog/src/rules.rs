@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use regex::RegexSet;
+use regex::bytes::{RegexSet, RegexSetBuilder};
 
 /// Where the cause of an error lies, as far as a text can tell. A text is never evidence against a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +84,7 @@ pub const RULES: &[Rule] = &[
         "nccl-remote",
         r"ncclRemoteError|remote process exited or there was a network error|socketProgress(?:Opt)?: Connection closed by remote peer|Connection closed by remote peer|ncclCommAbort|NCCL communicator was aborted|Call to recv from .* failed : Connection reset by peer|NET/(?:Socket|OFI).*(?:closed|reset) by (?:remote )?peer",
     ),
+    follows("nccl-ib-flushed", r"NET/IBP? ?: ?Got completion .*status=(?:5\b|IBV_WC_WR_FLUSH_ERR)"),
     follows(
         "peer-closed",
         r"Connection closed by peer|Connection reset by peer|ConnectionResetError|BrokenPipeError|Broken pipe|ConnectionRefusedError: \[Errno 111\]|EOFError$|\[Errno 104\]|Read -1, expected \d+, errno = \d+|gloo/transport/tcp/.*(?:closed|reset|timeout|timed out)",
@@ -109,6 +110,14 @@ pub const RULES: &[Rule] = &[
         "mpi-peer",
         r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|transport retry count exceeded.*on mlx|ORTE has lost communication|\[proxy:.*\] HYD",
     ),
+    // Before `terminated`: the same lines, with a reason.
+    cause(
+        "slurm-node-failure",
+        Node,
+        r"DUE TO NODE (?:\S+ )?FAILURE|srun: error: Node failure on ",
+        "Slurm lost a node of the job: see its findings in this report",
+    ),
+    follows("slurm-time-limit", r"DUE TO TIME LIMIT|DUE to TIME LIMIT|DUE TO PREEMPTION"),
     follows(
         "terminated",
         r"(?:srun|slurmstepd): error: .*(?:CANCELLED AT|Terminated$|Killed by signal 15)|srun: (?:error: )?(?:Terminating|forcing job termination|Force Terminated|launch/slurm: )|Waiting up to \d+ seconds for job step|Job step aborted|srun: interrupt|^Terminated$|KeyboardInterrupt|slurmstepd: error: \*\*\*",
@@ -184,7 +193,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-oom",
         Memory,
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: Out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA",
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA",
         "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
@@ -208,7 +217,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "nccl-ib-completion",
         Network,
-        r"NET/IBP? ?: ?Got completion from peer .*status=\d+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
+        r"NET/IBP? ?: ?Got completion from peer .*status=\w+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
         "a transfer over InfiniBand or RoCE failed after all retries: the peer's process or port was gone, or a link between them is faulty; see the ports in this report",
     ),
     cause(
@@ -297,6 +306,19 @@ pub const RULES: &[Rule] = &[
         r"Error\(s\) in loading state_dict|size mismatch for |Missing key\(s\) in state_dict|Unexpected key\(s\) in state_dict",
         "the checkpoint is of another model: configuration and checkpoint differ",
     ),
+    // Before missing files: their texts end with "No such file or directory", too.
+    cause(
+        "import",
+        Site,
+        r"ModuleNotFoundError|ImportError|error while loading shared libraries|cannot open shared object file|undefined symbol|version `\w+' not found|DLL load failed",
+        "a module or library is missing or of another build: the environment or image of this job",
+    ),
+    cause(
+        "command-missing",
+        Application,
+        r"command not found|: not found$|execve\(\): .*: (?:No such file|Permission denied|Exec format error)|error: execve|: line \d+: .*: No such file or directory$|^env: .*: No such file or directory$|cannot execute(?: binary file)?: |Exec format error",
+        "the command does not exist on this node: PATH, module load, the image",
+    ),
     cause(
         "file-missing",
         Data,
@@ -335,18 +357,6 @@ pub const RULES: &[Rule] = &[
     ),
     // Environment.
     cause(
-        "import",
-        Site,
-        r"ModuleNotFoundError|ImportError|cannot open shared object file|undefined symbol|version `\w+' not found|DLL load failed",
-        "a module or library is missing or of another build: the environment or image of this job",
-    ),
-    cause(
-        "command-missing",
-        Application,
-        r"command not found|: not found$|execve\(\): .*: (?:No such file|Permission denied|Exec format error)|error: execve|error while loading shared libraries|No such file or directory$",
-        "the command does not exist on this node: PATH, module load, the image",
-    ),
-    cause(
         "container",
         Site,
         r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
@@ -355,10 +365,9 @@ pub const RULES: &[Rule] = &[
     cause(
         "slurm-launch",
         Site,
-        r"(?:srun|slurmstepd): error: .*(?:Unable to|task launch|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal|NODE FAIL(?:URE)?|DUE TO NODE FAILURE",
+        r"(?:srun|slurmstepd): error: .*(?:Unable to|task launch|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal",
         "Slurm could not run the step: the line names the reason",
     ),
-    follows("slurm-time-limit", r"DUE TO TIME LIMIT|DUE to TIME LIMIT|DUE TO PREEMPTION"),
     // The program ended by itself.
     cause(
         "segfault",
@@ -393,19 +402,25 @@ pub const RULES: &[Rule] = &[
     cause("assertion", Application, r"^AssertionError", ""),
     detail(
         "cuda-hints",
-        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|NCCL INFO |^=+$|^-+$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
+        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|NCCL INFO |^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
     ),
 ];
 
 /// An exception of Python that no other row knows.
 pub const EXCEPTION: &Rule = &cause("exception", Application, "", "");
 
-static SET: LazyLock<Option<RegexSet>> =
-    LazyLock::new(|| RegexSet::new(RULES.iter().map(|rule| rule.pattern)).ok());
+/// Memory for states of the automaton.
+const DFA_BYTES: usize = 16 << 20;
+
+static SET: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
+    // Messages are ASCII: Unicode's classes would make the automaton many times as large.
+    let patterns = RULES.iter().map(|rule| rule.pattern);
+    RegexSetBuilder::new(patterns).unicode(false).dfa_size_limit(DFA_BYTES).build().ok()
+});
 
 /// The first row that matches a line.
 pub(crate) fn of(text: &str) -> Option<&'static Rule> {
-    let found = SET.as_ref()?.matches(text).iter().next()?;
+    let found = SET.as_ref()?.matches(text.as_bytes()).iter().next()?;
     RULES.get(found)
 }
 

@@ -81,7 +81,9 @@ impl Traceback {
         }
         let bare = text.trim_start_matches(['|', '+', ' ']);
         let indented = text.starts_with([' ', '│', '╭', '╰', '|', '+']) || text.is_empty();
-        let is_grouped = text.starts_with("  | ") && !text.starts_with("  |  ");
+        // Below an exception group a bar precedes each line, further to the right at each level.
+        let behind_bar = text.trim_start_matches(' ').strip_prefix("| ");
+        let is_grouped = behind_bar.is_some_and(|rest| !rest.starts_with(' '));
         if indented && !is_grouped {
             return Step::Inside;
         }

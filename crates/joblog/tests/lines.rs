@@ -1,0 +1,159 @@
+//! Single texts: which row of the table they belong to, and what is shown.
+
+use railgate_joblog::{FirstError, Kind, Log, first_error};
+
+fn first(text: &str) -> Option<FirstError> {
+    first_error(&[Log { bytes: text.as_bytes(), rank: None, cut: false }], 2).first
+}
+
+/// The row of the first error in a text.
+fn rule(text: &str) -> &'static str {
+    first(text).map_or("nothing", |first| first.rule.id)
+}
+
+#[test]
+fn a_missing_library_or_command_is_not_missing_data() {
+    for (text, id) in [
+        (
+            "python: error while loading shared libraries: libcudart.so.12: cannot open shared object file: No such file \
+             or directory",
+            "import",
+        ),
+        (
+            "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in <module>\n    import apex\n\
+             ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
+            "import",
+        ),
+        ("slurmstepd: error: execve(): train: No such file or directory", "command-missing"),
+        ("/var/spool/slurmd/job48213/slurm_script: line 9: torchrun: command not found", "command-missing"),
+        (
+            "/var/spool/slurmd/job48213/slurm_script: line 9: ./train: No such file or directory",
+            "command-missing",
+        ),
+        ("env: 'python3.12': No such file or directory", "command-missing"),
+        (
+            "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in <module>\n    open(x)\n\
+             FileNotFoundError: [Errno 2] No such file or directory: 'x'",
+            "file-missing",
+        ),
+    ] {
+        assert_eq!(rule(text), id, "{text}");
+    }
+}
+
+#[test]
+fn slurm_names_its_own_reason_for_an_end() {
+    let cancelled = "slurmstepd: error: *** JOB 48213 ON gn1 CANCELLED AT 2026-11-23T16:57:40";
+    for (end, id, kind) in [
+        (" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", "slurm-node-failure", Kind::Cause),
+        (" DUE TO NODE gn4 FAILURE ***", "slurm-node-failure", Kind::Cause),
+        (" DUE TO TIME LIMIT ***", "slurm-time-limit", Kind::Consequence),
+        (" DUE TO PREEMPTION ***", "slurm-time-limit", Kind::Consequence),
+        (" ***", "terminated", Kind::Consequence),
+    ] {
+        let found = first(&format!("{cancelled}{end}")).unwrap();
+        assert_eq!((found.rule.id, found.rule.kind), (id, kind), "{end}");
+    }
+}
+
+#[test]
+fn a_completion_has_its_status_as_number_or_as_name() {
+    let warn = "gn4:3468:3905 [1] transport/net_ib.cc:2315 NCCL WARN NET/IB: Got completion from peer 10.0.0.7<54862> with ";
+    for (status, id) in [
+        ("status=12 opcode=0 len=0 vendor err 129", "nccl-ib-completion"),
+        (
+            "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129",
+            "nccl-ib-completion",
+        ),
+        ("status=IBV_WC_REM_ACCESS_ERR(10) opcode=IBV_WC_RDMA_WRITE(1) vendor_err=136", "nccl-ib-completion"),
+        // The queue pair was closed: something else had failed before.
+        ("status=5 opcode=0 len=0 vendor err 249", "nccl-ib-flushed"),
+        ("status=IBV_WC_WR_FLUSH_ERR(5) opcode=IBV_WC_SEND(0) vendor_err=249", "nccl-ib-flushed"),
+    ] {
+        assert_eq!(rule(&format!("{warn}{status}")), id, "{status}");
+    }
+}
+
+#[test]
+fn a_full_gpu_is_one_whatever_xla_calls_it() {
+    for text in [
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+        "jaxlib._jax.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 4.00GiB (4294967296B) on device \
+         ordinal 0",
+    ] {
+        assert_eq!(rule(text), "cuda-oom", "{text}");
+    }
+}
+
+#[test]
+fn the_exception_inside_a_group_is_the_error() {
+    let text = r#"  + Exception Group Traceback (most recent call last):
+  |   File "/home/alice/run/train.py", line 40, in main
+  |     async with asyncio.TaskGroup() as group:
+  |   File "/usr/lib/python3.12/asyncio/taskgroups.py", line 145, in __aexit__
+  |     raise me from None
+  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/alice/run/loader.py", line 21, in fetch
+    |     raise ValueError("bad sample in shard 17")
+    | ValueError: bad sample in shard 17
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/alice/run/loader.py", line 30, in fetch
+    |     raise KeyError("x")
+    | KeyError: 'x'
+    +------------------------------------
+"#;
+    for label in ["", "3: ", "[rank3]: "] {
+        let log: String = text.lines().map(|line| format!("{label}{line}\n")).collect();
+        let found = first(&log).unwrap();
+        assert_eq!(found.text, "ValueError: bad sample in shard 17", "{label}");
+        let place = found.place.map(|place| (place.file, place.line));
+        assert_eq!(place, Some(("loader.py".to_owned(), 21)), "{label}");
+    }
+}
+
+#[test]
+fn a_number_of_tokens_is_no_credential() {
+    for text in [
+        "ValueError: max_token=4096 is larger than 2048",
+        "ValueError: num_token: 123456 does not fit",
+        "KeyError: pad_token=<pad>",
+    ] {
+        assert_eq!(first(&traceback(text)).unwrap().text, text);
+    }
+    for text in
+        ["ValueError: token=4096abcd", "ValueError: password=40963", "ValueError: token: 123456789012345"]
+    {
+        let shown = first(&traceback(text)).unwrap().text;
+        assert!(shown.ends_with("[masked]"), "{shown}");
+    }
+}
+
+fn traceback(last: &str) -> String {
+    format!(
+        "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in <module>\n    main()\n{last}\n"
+    )
+}
+
+#[test]
+fn among_files_the_stream_that_stopped_first_failed_first() {
+    let log = |stopped: &str, error: &str| {
+        format!("[2026-11-23 16:42:{stopped},120] step 7 loss 2.1\n{}", traceback(error))
+    };
+    let (late, early) = (log("31", "KeyError: 'late'"), log("30", "ValueError: early"));
+    let of = |logs: [&String; 2]| {
+        let logs = [(logs[0], 0), (logs[1], 1)].map(|(log, rank)| Log {
+            bytes: log.as_bytes(),
+            rank: Some(rank),
+            cut: false,
+        });
+        first_error(&logs, 2).first.unwrap()
+    };
+    let found = of([&late, &early]);
+    assert_eq!((found.text.as_str(), found.rank), ("ValueError: early", Some(1)));
+    assert_eq!(of([&early, &late]).text, "ValueError: early");
+    // A traceback has no moment of its own, so the distance is not known.
+    assert_eq!(found.ahead_s, None);
+}
