@@ -12,6 +12,7 @@ mod file;
 mod gpus;
 mod host;
 mod live;
+mod outputs;
 mod probes;
 mod rails;
 mod run;
@@ -29,6 +30,7 @@ use railgate_runner::guarded;
 use clock::Clock;
 use counters::Counters;
 use live::Live;
+use outputs::Outputs;
 use probes::Probes;
 use run::{Asked, Mine};
 use work::Work;
@@ -42,9 +44,10 @@ const SEARCH: Duration = Duration::from_secs(60);
 const ALONE: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
-    if let Some(code) =
-        dispatch(&[railgate_runner::tasks(), vec![probes::TASK, work::TASK], live::TASKS.to_vec()].concat())
-    {
+    if let Some(code) = dispatch(
+        &[railgate_runner::tasks(), vec![outputs::TASK, probes::TASK, work::TASK], live::TASKS.to_vec()]
+            .concat(),
+    ) {
         return code;
     }
     let problems = detach();
@@ -80,10 +83,11 @@ fn stay(mine: &mut Mine) -> &'static str {
     xids.hear(mine, &mut counters);
     let mut live = Live::new(mine);
     let mut work = Work::new();
+    let mut outputs = Outputs::new(mine);
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
-        let wait = probes.due().min(counters.due()).min(TICK);
+        let wait = probes.due().min(counters.due()).min(outputs.due()).min(TICK);
         if mine.wait(wait, counters.as_fd()) == Asked::End {
             counters.end(mine.job, mine.yielded());
             xids.hear(mine, &mut counters);
@@ -94,6 +98,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         }
         counters.step(mine.job, mine.yielded());
         probes.probe_if_due(mine);
+        outputs.step(mine);
         live.say_if_due(mine);
         counters.told(mine, &mut work);
         xids.hear(mine, &mut counters);

@@ -23,6 +23,7 @@ mod host;
 mod identity;
 mod job;
 mod job_gpus;
+mod job_outputs;
 mod job_processes;
 pub mod kernel_lines;
 mod kernel_log;
@@ -60,6 +61,7 @@ pub use gpu_samples::{GpmMetric, GpuCounters, GpuField, GpuSample, GpuSamples, W
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
 pub use job_gpus::{JobGpus, KnownGpu};
+pub use job_outputs::{JobOutput, JobOutputs};
 pub use job_processes::{JobProcess, JobProcesses};
 pub use kernel_log::{ForgedLine, KernelLine, KernelLog, KernelMark, XidEvent};
 pub use net::{BadNet, Net};

@@ -55,7 +55,7 @@ pub fn job_processes(proc: &Path, look: &JobProbe) -> Result<JobProcesses, Strin
         .collect();
     pids.sort_unstable();
     let mut found = JobProcesses::default();
-    let mut steps = Steps { proc, known: HashMap::new() };
+    let mut steps = Steps::new(proc);
     let node_root = identity(Path::new("/")).ok();
     let home = nix::unistd::User::from_uid(look.uid.into()).ok().flatten().map(|user| user.dir);
     let mut bytes = 0;
@@ -226,14 +226,18 @@ fn conf_files(
 }
 
 /// Finds the steps of processes, with a cache: siblings have the same ancestors.
-struct Steps<'p> {
+pub(crate) struct Steps<'p> {
     proc: &'p Path,
     known: HashMap<u32, Option<(u32, String)>>,
 }
 
-impl Steps<'_> {
+impl<'p> Steps<'p> {
+    pub(crate) fn new(proc: &'p Path) -> Self {
+        Steps { proc, known: HashMap::new() }
+    }
+
     /// Finds the step by the cgroup if Slurm uses cgroups, otherwise by the slurmstepd among the ancestors.
-    fn of(&mut self, pid: u32, stat: &Stat) -> Option<(u32, String)> {
+    pub(crate) fn of(&mut self, pid: u32, stat: &Stat) -> Option<(u32, String)> {
         let text = read::prefix(&self.proc.join(pid.to_string()).join("cgroup"), FILE_BYTES);
         let by_cgroup = text.ok().and_then(|text| text.lines().find_map(step_of_cgroup));
         by_cgroup.or_else(|| self.by_ancestor(stat.parent))
@@ -330,7 +334,7 @@ fn is_here(proc: &Path, job: u32) -> Result<bool, String> {
 
 fn is_stopped(proc: &Path, job: u32) -> bool {
     let Ok(pids) = pids(proc) else { return false };
-    let mut steps = Steps { proc, known: HashMap::new() };
+    let mut steps = Steps::new(proc);
     let mut some = false;
     for pid in pids {
         let Ok(Some(stat)) = read_stat(proc, pid) else { continue };

@@ -34,6 +34,8 @@ pub struct ReportConfig {
     /// Interval of partial node reports while a job runs, for `railgate report --live`; 0 disables them.
     #[serde(with = "duration_text")]
     pub live: Duration,
+    /// Epilogs find the first error in the job's own logs, which only the job's owner can read in the report.
+    pub log: bool,
     /// After the final end of a job, the controller writes a one-line summary into railgate's field of
     /// AdminComment in the accounting database. All users who may list the job with sacct can read it.
     pub admin_comment: bool,
@@ -72,6 +74,7 @@ impl Default for ReportConfig {
             max_size_mib: 8,
             deadline: Duration::from_secs(5),
             live: Duration::from_secs(120),
+            log: true,
             admin_comment: false,
             record_ends: true,
             cables: None,

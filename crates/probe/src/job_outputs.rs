@@ -1,0 +1,274 @@
+//! Probes where a job's processes write: the regular files behind their standard output and error, and those that srun
+//! writes for its tasks.
+//!
+//! Runs as the job's user, as [`crate::job_processes()`] does. Paths are recorded, no file is opened.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use railgate_model::{JobOutput, JobOutputs};
+
+use crate::gpu_processes::read_stat;
+use crate::job_processes::Steps;
+
+/// Most files of a node: two for each rank of the largest nodes, and the batch script's.
+pub const MOST_OUTPUTS: usize = 64;
+/// Limit for the environment of one process.
+const ENVIRON_BYTES: u64 = 2 << 20;
+const MOST_PROCESSES: usize = 4096;
+const MOST_RANKS: usize = 1024;
+const MOST_PATH: usize = 4096;
+/// Descriptors of an srun that are read: it has few besides one or two for each node.
+const MOST_DESCRIPTORS: u32 = 64;
+
+/// Variables with the rank of a launched process. Slurm's counts only where a process has none of the others: under
+/// torchrun it numbers launchers, not ranks.
+const LAUNCHERS: [&[u8]; 3] = [b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"];
+const SLURM: &[u8] = b"SLURM_PROCID";
+
+/// Steps that are no ranks.
+const NO_RANKS: [&str; 3] = ["batch", "extern", "interactive"];
+
+/// The rank of a process, as its environment states it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
+    launched: Option<u32>,
+    slurm: Option<u32>,
+}
+
+/// A process and its files: device and inode.
+struct Found {
+    rank: Rank,
+    task: Option<u32>,
+    files: Vec<(u64, u64)>,
+}
+
+/// Probes the outputs of a job's processes. `proc` is the root of the proc tree; processes of users other than `uid` are
+/// not read.
+///
+/// # Errors
+/// Returns an error if the proc tree cannot be listed.
+pub fn job_outputs(proc: &Path, job: u32, uid: u32) -> Result<JobOutputs, String> {
+    let mut pids: Vec<u32> = fs::read_dir(proc)
+        .map_err(|why| format!("{}: {why}", proc.display()))?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let mut steps = Steps::new(proc);
+    let mut all = JobOutputs::default();
+    let mut found = Vec::new();
+    for pid in pids {
+        let dir = proc.join(pid.to_string());
+        if !fs::metadata(&dir).is_ok_and(|meta| meta.uid() == uid) {
+            continue;
+        }
+        let Ok(Some(stat)) = read_stat(proc, pid) else { continue };
+        let Some((owner, step)) = steps.of(pid, &stat) else { continue };
+        if owner != job || stat.exiting() || stat.name == "slurmstepd" || step == "extern" {
+            continue;
+        }
+        if found.len() == MOST_PROCESSES {
+            all.more = true;
+            break;
+        }
+        let mut rank = rank(&dir.join("environ"));
+        if NO_RANKS.contains(&step.as_str()) {
+            rank.slurm = None;
+        }
+        let fd = |number: u32| dir.join("fd").join(number.to_string());
+        // srun writes the files that its option --output names, and its tasks have pipes.
+        let of_srun = if stat.name == "srun" { 3..MOST_DESCRIPTORS } else { 3..3 };
+        let of_srun = of_srun.map(fd).filter(|fd| is_written(fd));
+        let files = [1, 2].map(fd).into_iter().chain(of_srun).filter_map(|fd| output(&fd, uid));
+        found.push(Found { rank, task: rank.slurm, files: add_files(&mut all, files) });
+    }
+    ranks(&mut all, &found);
+    Ok(all)
+}
+
+/// Adds files that are not known yet, and returns device and inode of all.
+fn add_files(all: &mut JobOutputs, files: impl Iterator<Item = JobOutput>) -> Vec<(u64, u64)> {
+    let mut ids = Vec::new();
+    for file in files {
+        ids.push((file.device, file.inode));
+        if all.files.iter().any(|have| (have.device, have.inode) == (file.device, file.inode)) {
+            continue;
+        }
+        if all.files.len() < MOST_OUTPUTS {
+            all.files.push(file);
+        } else {
+            all.more = true;
+        }
+    }
+    ids
+}
+
+/// The regular file behind a descriptor, if it belongs to the user and has a name.
+fn output(fd: &Path, uid: u32) -> Option<JobOutput> {
+    let path = fs::read_link(fd).ok()?.into_os_string().into_string().ok()?;
+    if !path.starts_with('/') || path.starts_with("/proc/") || path.len() > MOST_PATH {
+        return None;
+    }
+    let meta = fs::metadata(fd).ok()?;
+    if !meta.is_file() || meta.uid() != uid || meta.nlink() == 0 {
+        return None;
+    }
+    let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Some(JobOutput {
+        path,
+        device: meta.dev(),
+        inode: meta.ino(),
+        size: meta.len(),
+        created: created.and_then(|since| u64::try_from(since.as_millis()).ok()),
+        rank: None,
+        task: None,
+    })
+}
+
+/// Whether a descriptor was opened for writing: the mode of its link tells.
+fn is_written(fd: &Path) -> bool {
+    fs::symlink_metadata(fd).is_ok_and(|meta| meta.mode() & 0o200 != 0)
+}
+
+fn rank(environ: &Path) -> Rank {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(environ).and_then(|file| file.take(ENVIRON_BYTES).read_to_end(&mut bytes));
+    if read.is_err() {
+        return Rank::default();
+    }
+    let value = |name: &[u8]| -> Option<u32> {
+        let mut entries = bytes.split(|byte| *byte == 0);
+        let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    };
+    Rank { launched: LAUNCHERS.into_iter().find_map(value), slurm: value(SLURM) }
+}
+
+/// Assigns files to ranks.
+fn ranks(all: &mut JobOutputs, found: &[Found]) {
+    let is_launched = found.iter().any(|process| process.rank.launched.is_some());
+    let of = |rank: Rank| if is_launched { rank.launched } else { rank.slurm };
+    // A launcher has no rank, and may have the file of its only rank open, too.
+    let mut owners: BTreeMap<(u64, u64), Vec<[Option<u32>; 2]>> = BTreeMap::new();
+    for process in found {
+        let rank = of(process.rank);
+        all.ranks.extend(rank.filter(|_| all.ranks.len() < MOST_RANKS * 8));
+        for file in &process.files {
+            let owners = owners.entry(*file).or_default();
+            if !owners.contains(&[rank, process.task]) {
+                owners.push([rank, process.task]);
+            }
+        }
+    }
+    for file in &mut all.files {
+        let owners = owners.get(&(file.device, file.inode)).map_or(&[][..], Vec::as_slice);
+        let one = |which: usize| {
+            let first = owners.first()?.get(which).copied().flatten()?;
+            owners.iter().all(|owner| owner.get(which) == Some(&Some(first))).then_some(first)
+        };
+        (file.rank, file.task) = (one(0), one(1));
+    }
+    all.ranks.sort_unstable();
+    all.ranks.dedup();
+    all.ranks.truncate(MOST_RANKS);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn process(&self, pid: u32, step: &str, environ: &[u8], outputs: [&str; 2]) -> PathBuf {
+            let dir = self.0.path().join("proc").join(pid.to_string());
+            fs::create_dir_all(dir.join("fd")).unwrap();
+            fs::write(dir.join("stat"), format!("{pid} (python) S 1 1 1 0 -1 0 0")).unwrap();
+            let cgroup = format!("0::/system.slice/slurmstepd.scope/job_7/step_{step}/user/task_0\n");
+            fs::write(dir.join("cgroup"), cgroup).unwrap();
+            fs::write(dir.join("environ"), environ).unwrap();
+            for (fd, name) in ["1", "2"].into_iter().zip(outputs) {
+                symlink(self.file(name), dir.join("fd").join(fd)).unwrap();
+            }
+            dir
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            if name.starts_with('/') {
+                return PathBuf::from(name);
+            }
+            let path = self.0.path().join(name);
+            if !path.exists() {
+                fs::write(&path, "text").unwrap();
+            }
+            path
+        }
+
+        fn outputs(&self) -> Vec<(String, Option<u32>)> {
+            let uid = nix::unistd::getuid().as_raw();
+            let all = job_outputs(&self.0.path().join("proc"), 7, uid).unwrap();
+            let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+            all.files.iter().map(|file| (name(&file.path), file.rank)).collect()
+        }
+    }
+
+    #[test]
+    fn regular_files_behind_both_descriptors_are_found_with_their_rank() {
+        let node = Node(tempfile::tempdir().unwrap());
+        node.process(20, "batch", b"SLURM_PROCID=0\0", ["slurm-7.out", "slurm-7.out"]);
+        node.process(30, "0", b"HOME=/x\0SLURM_PROCID=4\0", ["4.out", "4.err"]);
+        node.process(31, "0", b"SLURM_PROCID=5\0", ["5.out", "/dev/null"]);
+        // A worker of rank 5, and one whose output is a pipe.
+        node.process(32, "0", b"SLURM_PROCID=5\0", ["5.out", "/proc/32/fd/pipe"]);
+        node.process(40, "extern", b"", ["other", "other"]);
+        let of = |name: &str, rank| (name.to_owned(), rank);
+        let found =
+            [of("slurm-7.out", None), of("4.out", Some(4)), of("4.err", Some(4)), of("5.out", Some(5))];
+        assert_eq!(node.outputs(), found);
+        let uid = nix::unistd::getuid().as_raw();
+        let all = job_outputs(&node.0.path().join("proc"), 7, uid).unwrap();
+        assert_eq!(
+            all.files.iter().map(|file| file.task).collect::<Vec<_>>(),
+            [None, Some(4), Some(4), Some(5)]
+        );
+        assert_eq!((all.ranks.as_slice(), all.files[0].size), (&[4, 5][..], 4));
+        assert_eq!(job_outputs(&node.0.path().join("proc"), 8, uid).unwrap(), JobOutputs::default());
+        assert_eq!(job_outputs(&node.0.path().join("proc"), 7, uid + 1).unwrap(), JobOutputs::default());
+    }
+
+    #[test]
+    fn below_a_launcher_its_rank_counts_and_not_slurms() {
+        let node = Node(tempfile::tempdir().unwrap());
+        node.process(30, "0", b"SLURM_PROCID=1\0", ["node1.out", "node1.out"]);
+        node.process(31, "0", b"SLURM_PROCID=1\0RANK=8\0", ["node1.out", "8.err"]);
+        node.process(32, "0", b"SLURM_PROCID=1\0RANK=9\0", ["node1.out", "9.err"]);
+        let of = |name: &str, rank| (name.to_owned(), rank);
+        assert_eq!(node.outputs(), [of("node1.out", None), of("8.err", Some(8)), of("9.err", Some(9))]);
+    }
+
+    #[test]
+    fn a_file_that_srun_writes_for_its_tasks_is_found() {
+        let node = Node(tempfile::tempdir().unwrap());
+        let dir = node.process(20, "batch", b"", ["slurm-7.out", "slurm-7.out"]);
+        fs::write(dir.join("stat"), "20 (srun) S 1 1 1 0 -1 0 0").unwrap();
+        symlink(node.file("step.log"), dir.join("fd/11")).unwrap();
+        assert_eq!(node.outputs(), [("slurm-7.out".to_owned(), None), ("step.log".to_owned(), None)]);
+    }
+
+    #[test]
+    fn the_number_of_files_is_bounded() {
+        let node = Node(tempfile::tempdir().unwrap());
+        for rank in 0..80_u32 {
+            let names = [format!("{rank}.out"), format!("{rank}.err")];
+            node.process(100 + rank, "0", b"", [&names[0], &names[1]]);
+        }
+        assert_eq!(node.outputs().len(), MOST_OUTPUTS);
+    }
+}
