@@ -143,7 +143,7 @@ pub(super) fn run(config: &ReportConfig, args: &Args) -> anyhow::Result<u8> {
 fn read(config: &ReportConfig, args: &Args, job: &JobPlaced, time: Duration) -> JobReport {
     // Files collected by hand may belong to whoever collected them, those in a local directory to root.
     let uid = Some(job.owner).filter(|uid| *uid != 0 && args.dir.is_empty());
-    let query = Query { cluster: Some(&job.cluster), job: job.job, uid, known: None };
+    let query = Query { cluster: Some(&job.cluster), job: job.job, uid, known: None, logs: false };
     load_known(config, &args.dir, &query, time, None, &|nodes| hostlist::expand(nodes).ok())
 }
 

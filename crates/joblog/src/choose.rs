@@ -50,6 +50,8 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
             rank,
             ranks: same.len().max(1),
             ahead_s,
+            when: event.when.or(event.after),
+            exact: event.when.is_some(),
             line: event.line,
             log,
         }),

@@ -71,6 +71,10 @@ pub(crate) fn read(log: &Log<'_>) -> Read {
     let mut reader = Reader { rank: log.rank, ..Reader::default() };
     for bytes in log.bytes.split(|&byte| byte == b'\n') {
         reader.lines += 1;
+        // A hole in a file reads as zeros.
+        if bytes.iter().all(|&byte| byte == 0) {
+            continue;
+        }
         let line = line::read(bytes, numbered);
         reader.take(&line);
     }

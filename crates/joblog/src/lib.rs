@@ -11,7 +11,7 @@ mod rules;
 mod traceback;
 
 pub use mask::MASKED;
-pub use rules::{Class, EXCEPTION, Kind, RULES, Rule};
+pub use rules::{Class, EXCEPTION, Hardware, Kind, RULES, Rule, rule};
 pub use traceback::Place;
 
 /// A log, or the end of one.
@@ -41,6 +41,10 @@ pub struct FirstError {
     pub ranks: usize,
     /// Seconds from this error to the next rank's, where the log has times.
     pub ahead_s: Option<f64>,
+    /// When it was written, or the last line with a time before it: seconds since the start of the year, in the log's zone.
+    pub when: Option<f64>,
+    /// `when` is its own time.
+    pub exact: bool,
     /// Its line in the log, from 1; in what was read if the log was cut.
     pub line: usize,
     /// The index of its log.

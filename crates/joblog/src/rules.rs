@@ -22,6 +22,31 @@ pub enum Class {
     Site,
 }
 
+impl Class {
+    /// As reports name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Application => "application",
+            Class::Data => "data",
+            Class::Memory => "memory",
+            Class::Node => "node",
+            Class::Network => "network",
+            Class::Storage => "storage",
+            Class::Site => "site",
+        }
+    }
+}
+
+/// Hardware that an error text points at. Only the gate's findings show whether it is faulty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardware {
+    Gpu,
+    /// A port, or a link between two.
+    Port,
+    /// A whole node.
+    Node,
+}
+
 /// How a line stands to the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -44,24 +69,31 @@ pub struct Rule {
     pub kind: Kind,
     /// What to do; empty where the message itself is all there is.
     pub advice: &'static str,
+    /// The hardware that the text points at.
+    pub points_at: Option<Hardware>,
     /// A regular expression, searched in the line without its label.
     pattern: &'static str,
 }
 
 const fn cause(id: &'static str, class: Class, pattern: &'static str, advice: &'static str) -> Rule {
-    Rule { id, class, kind: Kind::Cause, advice, pattern }
+    Rule { id, class, kind: Kind::Cause, advice, points_at: None, pattern }
+}
+
+/// A row whose text points at hardware.
+const fn points_at(part: Hardware, rule: Rule) -> Rule {
+    Rule { points_at: Some(part), ..rule }
 }
 
 const fn follows(id: &'static str, pattern: &'static str) -> Rule {
-    Rule { id, class: Class::Network, kind: Kind::Consequence, advice: "", pattern }
+    Rule { id, class: Class::Network, kind: Kind::Consequence, advice: "", points_at: None, pattern }
 }
 
 const fn exit(id: &'static str, pattern: &'static str) -> Rule {
-    Rule { id, class: Class::Application, kind: Kind::Exit, advice: "", pattern }
+    Rule { id, class: Class::Application, kind: Kind::Exit, advice: "", points_at: None, pattern }
 }
 
 const fn detail(id: &'static str, pattern: &'static str) -> Rule {
-    Rule { id, class: Class::Application, kind: Kind::Detail, advice: "", pattern }
+    Rule { id, class: Class::Application, kind: Kind::Detail, advice: "", points_at: None, pattern }
 }
 
 use Class::{Application, Data, Memory, Network, Node, Site, Storage};
@@ -111,11 +143,14 @@ pub const RULES: &[Rule] = &[
         r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|transport retry count exceeded.*on mlx|ORTE has lost communication|\[proxy:.*\] HYD",
     ),
     // Before `terminated`: the same lines, with a reason.
-    cause(
-        "slurm-node-failure",
-        Node,
-        r"DUE TO NODE (?:\S+ )?FAILURE|srun: error: Node failure on ",
-        "Slurm lost a node of the job: see its findings in this report",
+    points_at(
+        Hardware::Node,
+        cause(
+            "slurm-node-failure",
+            Node,
+            r"DUE TO NODE (?:\S+ )?FAILURE|srun: error: Node failure on ",
+            "Slurm lost a node of the job: see its findings in this report",
+        ),
     ),
     follows("slurm-time-limit", r"DUE TO TIME LIMIT|DUE to TIME LIMIT|DUE TO PREEMPTION"),
     follows(
@@ -148,29 +183,41 @@ pub const RULES: &[Rule] = &[
         r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)",
     ),
     // Hardware, in CUDA's and NCCL's words.
-    cause(
-        "cuda-ecc",
-        Node,
-        r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable",
-        "a GPU reported an uncorrectable memory error: see the node's findings in this report",
+    points_at(
+        Hardware::Gpu,
+        cause(
+            "cuda-ecc",
+            Node,
+            r"uncorrectable ECC error encountered|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable",
+            "a GPU reported an uncorrectable memory error: see the node's findings in this report",
+        ),
     ),
-    cause(
-        "cuda-lost",
-        Node,
-        r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
-        "a GPU does not answer, or another process holds it: see the node's findings in this report",
+    points_at(
+        Hardware::Gpu,
+        cause(
+            "cuda-lost",
+            Node,
+            r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
+            "a GPU does not answer, or another process holds it: see the node's findings in this report",
+        ),
     ),
-    cause(
-        "cuda-nvlink",
-        Node,
-        r"CUDA_ERROR_NVLINK_UNCORRECTABLE|Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorNvlinkUncorrectable|cudaErrorHardwareStackError|hardware stack error",
-        "an access over NVLink failed: a faulty link, or a bad pointer into a peer's memory",
+    points_at(
+        Hardware::Gpu,
+        cause(
+            "cuda-nvlink",
+            Node,
+            r"CUDA_ERROR_NVLINK_UNCORRECTABLE|Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorNvlinkUncorrectable|cudaErrorHardwareStackError|hardware stack error",
+            "an access over NVLink failed: a faulty link, or a bad pointer into a peer's memory",
+        ),
     ),
-    cause(
-        "cuda-contained",
-        Node,
-        r"CUDA_ERROR_CONTAINED|cudaErrorContained|contained error",
-        "a memory error of the GPU ended this process only: see the node's findings in this report",
+    points_at(
+        Hardware::Gpu,
+        cause(
+            "cuda-contained",
+            Node,
+            r"CUDA_ERROR_CONTAINED|cudaErrorContained|contained error",
+            "a memory error of the GPU ended this process only: see the node's findings in this report",
+        ),
     ),
     cause(
         "cuda-fabric",
@@ -214,17 +261,23 @@ pub const RULES: &[Rule] = &[
         r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|cudaErrorLaunchFailure|the launch timed out and was terminated|too many resources requested for launch|invalid device ordinal|invalid device function|invalid configuration argument|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuDNN error|CUSOLVER_STATUS_\w+|CUSPARSE_STATUS_\w+|CUFFT_\w+",
         "a kernel or library call failed: run once with CUDA_LAUNCH_BLOCKING=1 to see which",
     ),
-    cause(
-        "nccl-ib-completion",
-        Network,
-        r"NET/IBP? ?: ?Got completion from peer .*status=\w+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
-        "a transfer over InfiniBand or RoCE failed after all retries: the peer's process or port was gone, or a link between them is faulty; see the ports in this report",
+    points_at(
+        Hardware::Port,
+        cause(
+            "nccl-ib-completion",
+            Network,
+            r"NET/IBP? ?: ?Got completion from peer .*status=\w+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
+            "a transfer over InfiniBand or RoCE failed after all retries: the peer's process or port was gone, or a link between them is faulty; see the ports in this report",
+        ),
     ),
-    cause(
-        "nccl-ib-event",
-        Network,
-        r"NET/IB ?: .*Got async event|IB device .* (?:port error|fatal)|Got async error event|NET/IB ?: .*(?:LID|link).*changed",
-        "a port or HCA reported an event while the job ran: see the ports in this report",
+    points_at(
+        Hardware::Port,
+        cause(
+            "nccl-ib-event",
+            Network,
+            r"NET/IB ?: .*Got async event|IB device .* (?:port error|fatal)|Got async error event|NET/IB ?: .*(?:LID|link).*changed",
+            "a port or HCA reported an event while the job ran: see the ports in this report",
+        ),
     ),
     cause(
         "nccl-ib-setup",
@@ -417,6 +470,11 @@ static SET: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let patterns = RULES.iter().map(|rule| rule.pattern);
     RegexSetBuilder::new(patterns).unicode(false).dfa_size_limit(DFA_BYTES).build().ok()
 });
+
+/// The row with this id.
+pub fn rule(id: &str) -> Option<&'static Rule> {
+    RULES.iter().chain([EXCEPTION]).find(|rule| rule.id == id)
+}
 
 /// The first row that matches a line.
 pub(crate) fn of(text: &str) -> Option<&'static Rule> {

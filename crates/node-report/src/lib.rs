@@ -12,6 +12,7 @@ mod counters;
 mod decision;
 mod evidence;
 mod for_reader;
+mod job_log;
 mod node_report;
 pub mod phases;
 pub mod plain;
@@ -31,6 +32,7 @@ pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, RunGpus, Window, gp
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};
+pub use job_log::{JobLog, LogError, LogFound};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, GateRun, KernelEvents, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use railgate_child::{Task, ask};
 use railgate_model::UnixMillis;
-use railgate_node_report::{Decision, NodeReport, SlurmEnd};
+use railgate_node_report::{Decision, JobLog, NodeReport, SlurmEnd};
 use serde::{Deserialize, Serialize};
 
 pub use config::{ReportAccess, ReportConfig};
@@ -63,6 +63,8 @@ pub(crate) const SLURM_END: &str = "slurm-end.json";
 pub(crate) const SAMPLES: &str = ".samples";
 /// Suffix of the partial report of a node, beside its start report; used until the final report exists.
 pub(crate) const LIVE: &str = ".live";
+/// Suffix of the file with the first error in the job's own logs; only the job's owner can read it.
+pub(crate) const ERROR: &str = ".error";
 
 /// Selects the files to read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,6 +77,8 @@ pub struct Query<'a> {
     pub uid: Option<u32>,
     /// Nodes of an attempt, if known: files of other nodes are not opened for this attempt.
     pub known: Option<(u32, &'a [String])>,
+    /// Also read the first error of the job's logs, which only the job's owner may see.
+    pub logs: bool,
 }
 
 /// User that file servers map root to by default.
@@ -90,6 +94,9 @@ pub struct Parts {
     /// How Slurm ended attempts, as the controller recorded it.
     #[serde(default)]
     pub ends: Vec<SlurmEnd>,
+    /// First errors in the job's own logs, by node; empty unless asked for and readable.
+    #[serde(default)]
+    pub logs: Vec<JobLog>,
     /// Refused files, with the reason.
     pub problems: Vec<String>,
 }
@@ -147,6 +154,17 @@ pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8])
     let file = order.file.clone();
     let stored = place(config, order, content);
     if stored.path.is_some() { Ok(file) } else { Err(stored.problems.join("; ")) }
+}
+
+/// Stores the first error of the job's logs beside a node's report, readable by the job's owner alone.
+///
+/// # Errors
+/// Why it could not be stored.
+pub fn store_log(config: &ReportConfig, report: &NodeReport, log: &JobLog) -> Result<(), String> {
+    let content = serde_json::to_vec(log).map_err(|why| why.to_string())?;
+    let order = WriteOrder { private: true, ..order_for(config, report, ERROR)? };
+    let stored = place(config, order, &content);
+    if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
 }
 
 /// Stores a report of the start of the job on this node in the shared directory. The final report replaces it;
@@ -211,6 +229,7 @@ fn beside_parts(
         account: config.access == ReportAccess::Account,
         only_existing: false,
         replace: true,
+        private: false,
     }
 }
 
@@ -273,6 +292,7 @@ pub fn load_parts(dirs: &[&Path], query: &Query<'_>, max_bytes: u64, deadline: D
             time: deadline,
             after: None,
             read: 0,
+            logs: query.logs,
         };
         // The child reads the next page while this one is parsed.
         let (pages, replies) = mpsc::sync_channel::<Result<Vec<u8>, String>>(0);
@@ -311,6 +331,7 @@ fn understand(reply: Result<Vec<u8>, String>, dir: &Path, parts: &mut Parts) {
             parts.nodes.extend(page.nodes);
             parts.decisions.extend(page.decisions);
             parts.ends.extend(page.ends);
+            parts.logs.extend(page.logs);
             let room = read::MOST_PROBLEMS.saturating_sub(parts.problems.len());
             parts.problems.extend(page.problems.into_iter().take(room));
         }
@@ -349,6 +370,7 @@ fn everywhere(config: &ReportConfig, dirs: &[PathBuf], query: &Query<'_>, deadli
     parts.nodes.extend(local.nodes);
     parts.decisions.extend(local.decisions);
     parts.ends.extend(local.ends);
+    parts.logs.extend(local.logs);
     // The local directory belongs to root, so other users normally cannot read it.
     if nix::unistd::geteuid().is_root() {
         parts.problems.extend(local.problems);
@@ -372,13 +394,14 @@ fn components(
     // Node reports are self-reported by their owner, so they may only refer to files of that owner.
     let uid = parts.nodes.first().map(|node| node.job.uid);
     for id in (leader..leader.saturating_add(MOST)).filter(|id| *id != job) {
-        let query = Query { cluster: query.cluster, job: id, uid, known: None };
+        let query = Query { cluster: query.cluster, job: id, uid, known: None, logs: query.logs };
         let mut found = everywhere(config, dirs, &query, deadline);
         found.nodes.retain(|node| node.job.het_leader == Some(leader));
         if found.nodes.is_empty() && id > job.max(leader) {
             break;
         }
         parts.nodes.extend(found.nodes);
+        parts.logs.extend(found.logs);
         if id == leader {
             parts.decisions.extend(found.decisions);
             parts.ends.extend(found.ends);

@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::fstatat;
-use railgate_node_report::{Decision, NodeReport, REPORT_SCHEMA, SlurmEnd};
+use railgate_node_report::{Decision, JobLog, NodeReport, REPORT_SCHEMA, SlurmEnd};
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, content_below, job_below, names, top};
-use super::{DECISION, LIVE, SAMPLES, SLURM_END, dir_name};
+use super::{DECISION, ERROR, LIVE, SAMPLES, SLURM_END, dir_name};
 use crate::Parts;
 
 /// Sorts after every file name.
@@ -24,6 +24,8 @@ const PAGE_BYTES: u64 = 8 << 20;
 /// Limit for all reports of one directory: 1,024 nodes with eight GPUs use a third of it.
 pub(super) const MOST_BYTES: u64 = 512 << 20;
 pub(super) const MOST_PROBLEMS: usize = 50;
+/// Size of a file with a first error: some sentences.
+const MOST_ERROR: u64 = 64 << 10;
 /// User-written content can expand when parsed: a child that needs more memory than this ends.
 const MOST_MEMORY: u64 = 2 << 30;
 
@@ -52,6 +54,8 @@ pub(super) struct ReadOrder {
     pub(super) after: Option<Place>,
     /// Bytes read by earlier pages.
     pub(super) read: u64,
+    /// Read the first errors of logs, too.
+    pub(super) logs: bool,
 }
 
 /// End of a page: the first line of a reply, so that the next page can be requested before this one is parsed.
@@ -179,6 +183,8 @@ fn reply(page: &Page, parts: &Parts, nodes: &[Vec<u8>]) -> Result<Vec<u8>, Strin
     reply.extend(json(serde_json::to_vec(&parts.decisions))?);
     reply.extend_from_slice(b",\"ends\":");
     reply.extend(json(serde_json::to_vec(&parts.ends))?);
+    reply.extend_from_slice(b",\"logs\":");
+    reply.extend(json(serde_json::to_vec(&parts.logs))?);
     reply.extend_from_slice(b",\"problems\":");
     reply.extend(json(serde_json::to_vec(&parts.problems))?);
     reply.push(b'}');
@@ -222,13 +228,16 @@ fn job(reader: &mut Reader<'_>, cluster: BorrowedFd<'_>, cluster_name: &str) {
 }
 
 /// File names of the known nodes, in listing order, in which pages continue.
-fn known_files(dir: &OwnedFd, nodes: &[String]) -> Vec<String> {
+fn known_files(dir: &OwnedFd, nodes: &[String], logs: bool) -> Vec<String> {
     let is_there = |name: &String| {
         !matches!(fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW), Err(Errno::ENOENT))
     };
     let nodes = nodes.iter().filter_map(|name| dir_name(name));
-    let mut files: Vec<String> =
-        nodes.flat_map(|node| [format!("{node}.json"), format!("{node}{LIVE}")]).collect();
+    let of_node = |node: &str| {
+        let error = logs.then(|| format!("{node}{ERROR}"));
+        [format!("{node}.json"), format!("{node}{LIVE}")].into_iter().chain(error)
+    };
+    let mut files: Vec<String> = nodes.flat_map(of_node).collect();
     files.extend([DECISION.to_owned(), SLURM_END.to_owned()]);
     files.retain(is_there);
     files.sort_unstable();
@@ -246,7 +255,7 @@ fn read_attempt(
 ) {
     let known = reader.order.known.as_ref().filter(|(known, _)| *known == attempt);
     let files = match known {
-        Some((_, nodes)) => known_files(dir, nodes),
+        Some((_, nodes)) => known_files(dir, nodes, reader.order.logs),
         None => match names(dir, MOST_NODES) {
             Ok((names, more)) => {
                 if more {
@@ -273,6 +282,16 @@ fn read_attempt(
         reader.last = Some(here);
         // Samples are read only if the report shows them.
         if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
+            continue;
+        }
+        if let Some(stem) = name.strip_suffix(ERROR).and_then(dir_name) {
+            // Only its owner may read it, so others see nothing of it.
+            if reader.order.logs
+                && let Err(why) = log(reader, dir.as_fd(), &name, (stem, cluster, attempt), owner)
+                && why != text(Errno::EACCES)
+            {
+                reader.problem(format!("{place}/{name}: {why}"));
+            }
             continue;
         }
         let live = name.strip_suffix(LIVE);
@@ -335,6 +354,31 @@ fn node(
         return Err("refused: a partial report of a running job must not have an end".to_owned());
     }
     reader.nodes.push(content);
+    Ok(())
+}
+
+fn log(
+    reader: &mut Reader<'_>,
+    dir: BorrowedFd<'_>,
+    name: &str,
+    (stem, cluster, attempt): (&str, &str, u32),
+    owner: u32,
+) -> Result<(), String> {
+    let before = reader.left;
+    let found = content_below(dir, name, MOST_ERROR, &mut reader.left);
+    reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
+    let (content, uid) = found?.ok_or_else(|| text(Errno::ENOENT))?;
+    if uid != owner && uid != 0 {
+        return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
+    }
+    let log: JobLog = serde_json::from_slice(&content).map_err(|why| format!("not a first error: {why}"))?;
+    known_schema(log.schema)?;
+    let same =
+        log.job == reader.order.job && log.attempt == attempt && log.node == stem && log.cluster == cluster;
+    if !same {
+        return Err("refused: its contents do not match its path".to_owned());
+    }
+    reader.parts.logs.push(log);
     Ok(())
 }
 

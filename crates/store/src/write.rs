@@ -36,6 +36,8 @@ pub(super) struct WriteOrder {
     pub(super) only_existing: bool,
     /// Replace an existing file, which is older.
     pub(super) replace: bool,
+    /// Only the owner may read it, whatever the directories allow.
+    pub(super) private: bool,
 }
 
 impl WriteOrder {
@@ -231,7 +233,7 @@ fn cluster_mode(order: &WriteOrder) -> Mode {
 
 fn file_mode(order: &WriteOrder) -> Mode {
     // The directories restrict access; the file itself must be readable by owner and controller.
-    Mode::from_bits_truncate(if order.owner.is_some() { 0o644 } else { 0o600 })
+    Mode::from_bits_truncate(if order.owner.is_some() && !order.private { 0o644 } else { 0o600 })
 }
 
 /// Group with access besides the owner: SlurmUser's, or the job's own.

@@ -121,6 +121,7 @@ impl Recording {
         let node = self.node()?;
         let (cluster, job) = (node.cluster.clone(), node.job.id);
         let parts = Parts {
+            logs: Vec::new(),
             nodes: vec![node],
             decisions: optional(&self.0.join("decision.json"))?.into_iter().collect(),
             ends: optional(&self.0.join("slurm-end.json"))?.into_iter().collect(),

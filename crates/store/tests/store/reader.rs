@@ -5,11 +5,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::Duration;
 
 use railgate_model::Job;
-use railgate_node_report::{Decision, NodeReport, SlurmEnd, SlurmView};
+use railgate_node_report::{Decision, JobLog, LogError, LogFound, NodeReport, SlurmEnd, SlurmView};
 use railgate_report::{EndKind, load};
 use railgate_store::{
-    Asked, Placed, Query, ReportConfig, load_nodelist, load_parts, load_words, recorded_ends, store,
-    store_decision, store_ends,
+    Asked, Placed, Query, ReportAccess, ReportConfig, Retention, load_nodelist, load_parts, load_words,
+    recorded_ends, store, store_decision, store_ends, store_log, sweep,
 };
 
 use crate::{GROUP, JOB, MINUTE, OTHER, OWNER, Place, SLURM_USER, as_user, decision, ended, report};
@@ -62,6 +62,64 @@ pub(crate) fn controller(place: &Place) {
     assert_eq!(place.load().attempts[0].decision, Some(decision()));
     let said = as_user(OTHER, OTHER, "load", &config_file).unwrap();
     assert!(said.starts_with("0 nodes"), "{said}");
+}
+
+pub(crate) fn log(place: &Place) {
+    let config = ReportConfig {
+        controller_group: GROUP.0.to_owned(),
+        access: ReportAccess::Account,
+        ..place.config.clone()
+    };
+    let config_file = place.dir.path().join("config.json");
+    fs::write(&config_file, serde_json::to_string(&config).unwrap()).unwrap();
+    fs::set_permissions(&config_file, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(store(&config, &report("n1")).shared);
+    let first =
+        LogError { rule: "exception".to_owned(), text: "ValueError".to_owned(), ..LogError::default() };
+    let found = LogFound { first: Some(first), ..LogFound::default() };
+    let log =
+        JobLog { schema: 1, cluster: "alpha".to_owned(), job: JOB, attempt: 0, node: "n1".to_owned(), found };
+    store_log(&config, &report("n1"), &log).unwrap();
+    let path = place.job_dir().join("0/n1.error");
+    let meta = fs::metadata(&path).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o600));
+
+    // Only a reader who asks for it gets it, and only as its owner or as root.
+    let shared = place.shared();
+    let load = |logs, known| {
+        let query = Query { cluster: Some("alpha"), job: JOB, uid: Some(OWNER), known, logs };
+        load_parts(&[&shared], &query, config.max_bytes(), MINUTE)
+    };
+    let nodes = ["n1".to_owned()];
+    for known in [None, Some((0, &nodes[..]))] {
+        let parts = load(true, known);
+        assert_eq!((parts.logs, parts.problems), (vec![log.clone()], vec![]));
+        let parts = load(false, known);
+        assert_eq!((parts.logs, parts.problems, parts.nodes.len()), (vec![], vec![], 1));
+    }
+    // The account's group reads the report; nothing hints at a file that it cannot read.
+    let said = as_user(OTHER, OWNER, "load", &config_file).unwrap();
+    assert!(said.starts_with("1 nodes, []"), "{said}");
+    let member = as_user(OTHER, OWNER, "read", &path);
+    assert!(member.is_err(), "{member:?}");
+
+    // One of another attempt or another user is refused.
+    fs::copy(&path, place.job_dir().join("0/n2.error")).unwrap();
+    chown(place.job_dir().join("0/n2.error"), Some(OWNER), Some(OWNER)).unwrap();
+    let parts = load(true, None);
+    assert_eq!(parts.logs.len(), 1);
+    assert!(parts.problems[0].ends_with("refused: its contents do not match its path"), "{parts:?}");
+    chown(&path, Some(OTHER), Some(OTHER)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(load(true, None).logs, []);
+
+    let gone = sweep(&shared, Retention::shared(&config), now() + 200 * 86_400_000, MINUTE);
+    assert_eq!((gone.removed, place.job_dir().exists()), (1, false), "{gone:?}");
+}
+
+fn now() -> u64 {
+    u64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis())
+        .unwrap()
 }
 
 pub(crate) fn ends(place: &Place) {
