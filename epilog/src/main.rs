@@ -5,6 +5,7 @@
 //! `railgate-epilog-ctld` does, from the drain reasons and the reports.
 
 mod failure_line;
+mod job_log;
 mod leftovers;
 mod sampled;
 mod suspicion;
@@ -27,7 +28,7 @@ use railgate_slurm::ExitCodes;
 use railgate_store::store;
 
 fn main() -> ExitCode {
-    let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK]].concat();
+    let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK, job_log::TASK]].concat();
     if let Some(code) = railgate_probe::dispatch(&own) {
         return code;
     }
@@ -80,11 +81,13 @@ fn run(hook: &Hook) {
         report.faults.extend(suspicion::suspicion(&report));
         report.application = application(&hook.places.run, job.id, job.uid);
     }
+    let outputs = sampled.outputs.clone();
     sampled::compare(hook, sampled, &mut report);
     let stored = store(&hook.config.report, &report);
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");
     }
+    job_log::find(hook, &report, outputs.as_ref());
     failure_line::say(hook, &report.for_reader());
     let runs = hook.runs().job(job.id);
     if let Err(why) = runs.remove() {

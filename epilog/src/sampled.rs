@@ -2,10 +2,12 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use railgate_model::UnixMillis;
+use railgate_model::{JobOutputs, UnixMillis};
 use railgate_node_report::usage::{joined, moment};
 use railgate_node_report::{NodeReport, Tasks, applied, transport};
-use railgate_runner::{Hook, SAMPLER_FILES, SAMPLER_TASKS, SamplerEnd, end_sampler, gpu_figures, now};
+use railgate_runner::{
+    Hook, SAMPLER_FILES, SAMPLER_OUTPUTS, SAMPLER_TASKS, SamplerEnd, end_sampler, gpu_figures, now,
+};
 use railgate_slurm::hostlist::expand;
 use railgate_store::store_samples;
 
@@ -14,6 +16,8 @@ use railgate_store::store_samples;
 pub(crate) struct Sampled {
     /// Tasks of the job; `None` if the sampler never ran.
     tasks: Option<Tasks>,
+    /// Files that its processes had as output.
+    pub(crate) outputs: Option<JobOutputs>,
     /// Contents of its sample files.
     files: Vec<Vec<u8>>,
     /// Seconds from boot to its end.
@@ -36,7 +40,8 @@ pub(crate) fn end(hook: &Hook) -> Sampled {
     };
     let tasks = run.read_json(SAMPLER_TASKS).map_err(|why| read(SAMPLER_TASKS, &why)).ok();
     let file = |name: &&str| run.read(name).map_err(|why| read(name, &why)).ok();
-    Sampled { tasks, files: SAMPLER_FILES.iter().filter_map(file).collect(), ended_boot_s: boot_s() }
+    let outputs = run.read_json(SAMPLER_OUTPUTS).map_err(|why| read(SAMPLER_OUTPUTS, &why)).ok();
+    Sampled { tasks, outputs, files: SAMPLER_FILES.iter().filter_map(file).collect(), ended_boot_s: boot_s() }
 }
 
 /// Time since boot, seconds: a clock that cannot be set.
@@ -81,7 +86,10 @@ pub(crate) fn compare(hook: &Hook, sampled: Sampled, report: &mut NodeReport) {
         return;
     }
     usage(hook, &sampled, report);
-    let tasks = sampled.tasks;
+    let mut tasks = sampled.tasks;
+    if let (Some(tasks), Some(outputs)) = (&mut tasks, sampled.outputs) {
+        tasks.ranks = outputs.ranks;
+    }
     if let Some(tasks) = &tasks {
         report.applied = applied(report, tasks);
     }

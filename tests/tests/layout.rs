@@ -66,7 +66,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "report",
-        &["diagnosis", "model", "node-report", "rankfile", "store", "text"],
+        &["diagnosis", "joblog", "model", "node-report", "rankfile", "store", "text"],
         "`report` explains a job to people, from its records: it neither judges nodes, nor asks Slurm, nor reads devices",
     ),
     (
@@ -108,7 +108,19 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "epilog",
-        &["child", "model", "node-report", "probe", "rundir", "runner", "slurm", "store"],
+        &[
+            "child",
+            "fsutil",
+            "joblog",
+            "model",
+            "node-report",
+            "probe",
+            "rundir",
+            "runner",
+            "slurm",
+            "store",
+            "text",
+        ],
         "`railgate-epilog` has no knowledge of checks or wiring beyond what `runner` offers",
     ),
     (
