@@ -122,6 +122,16 @@ pub(crate) fn ended(ended: &Ending) -> Markup {
     }
 }
 
+/// The first error in a job's own logs.
+pub(crate) fn first_error(sentences: &[Sentence]) -> Markup {
+    html! {
+        @if !sentences.is_empty() {
+            h3 { "First error in the job's log" }
+            (list(sentences))
+        }
+    }
+}
+
 fn list(sentences: &[Sentence]) -> Markup {
     html! {
         ul { @for sentence in sentences { li { (sentence) } } }
@@ -205,6 +215,7 @@ fn head(view: &View) -> Markup {
     html! {
         div.card {
             (ended(&head.ended))
+            (first_error(&head.first_error))
             @if !head.before.is_empty() {
                 p {
                     "Before: "

@@ -9,6 +9,7 @@ use railgate_node_report::{
 use railgate_store::{Parts, ReportConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::first_error::{FirstError, explains, first_error};
 use crate::next_step::{next_steps, request};
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
@@ -44,6 +45,9 @@ pub struct JobReport {
     /// File of the job's standard error, if Slurm or the controller's decision names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
+    /// The first error in the last attempt's own logs. Only the job's owner and root get it; a redacted copy has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<FirstError>,
     /// What the job's owner should do next, the most useful first; empty if there is nothing to do.
     #[serde(default)]
     pub next_steps: Vec<String>,
@@ -99,6 +103,9 @@ pub struct Attempt {
     /// Interpretation of the figures; `None` if no node report has any.
     #[serde(default)]
     pub analysis: Option<Analysis>,
+    /// The first error in its own logs, as in [`JobReport::first_error`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<FirstError>,
 }
 
 impl Attempt {
@@ -158,6 +165,7 @@ impl JobReport {
             nodes: Vec::new(),
             decision: None,
             analysis: None,
+            first_error: None,
         };
         let mut uid = None;
         for node in parts.nodes {
@@ -229,6 +237,9 @@ impl JobReport {
             held = decision.map(|decision| decision.why.clone());
             missing.extend(lacking(attempt, job, local_dir));
             attempt.analysis = analysis(attempt, &mut reached, &config.rules);
+            if explains(attempt) {
+                attempt.first_error = first_error(attempt, &parts.logs);
+            }
         }
         let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());
         let mut components: Vec<u32> = attempts
@@ -259,10 +270,12 @@ impl JobReport {
             problems,
             leafs: BTreeMap::new(),
             log: None,
+            first_error: None,
             next_steps: Vec::new(),
             rules: config.rules.clone(),
         };
         report.log = request(&report).log;
+        report.first_error = report.attempts.last().and_then(|attempt| attempt.first_error.clone());
         report.next_steps = next_steps(&report, &report.job);
         report
     }

@@ -4,6 +4,7 @@
 //! copy lay them out.
 
 mod exits;
+mod first_error;
 mod html;
 mod job_report;
 mod json;
@@ -17,6 +18,7 @@ mod timeline;
 mod view;
 mod why;
 
+pub use first_error::FirstError;
 pub use html::{html, html_with, redacted_html};
 pub use job_report::{Attempt, JobReport, Missing};
 pub use json::json;

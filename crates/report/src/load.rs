@@ -10,7 +10,8 @@ use crate::JobReport;
 /// slow file server.
 const PATIENT: u32 = 12;
 
-/// A job's report from the shared directory and the local one of this machine.
+/// A job's report from the shared directory and the local one of this machine, for a person who may read it: with the first
+/// error of the job's logs, where the caller is the job's owner or root.
 ///
 /// `expand` turns a node list into names. `dirs` replaces the configured directories unless it is empty.
 pub fn load(
@@ -22,7 +23,7 @@ pub fn load(
     slurm: Option<SlurmView>,
     expand: &dyn Fn(&str) -> Option<Vec<String>>,
 ) -> JobReport {
-    let query = Query { cluster, job, uid, ..Query::default() };
+    let query = Query { cluster, job, uid, known: None, logs: true };
     load_known(config, dirs, &query, config.deadline * PATIENT, slurm, expand)
 }
 

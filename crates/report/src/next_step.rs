@@ -159,6 +159,9 @@ fn again(attempt: &Attempt) -> String {
 
 /// Advice after an end that only the job's output explains.
 fn of_the_exit(report: &JobReport, job: &dyn Display, attempt: &Attempt) -> Option<String> {
+    if let Some(first) = &report.first_error {
+        return Some(first.step());
+    }
     let log = log(report, job);
     let exit = attempt.exit()?;
     Some(match (exit.code(), exit.signal()) {

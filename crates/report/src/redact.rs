@@ -57,7 +57,7 @@ fn covered(report: &JobReport) -> JobReport {
     for text in [&mut own.user, &mut own.partition, &mut own.cluster] {
         text.clear();
     }
-    (own.name, own.log, own.uid) = (None, None, None);
+    (own.name, own.log, own.uid, own.first_error) = (None, None, None, None);
     own.components.clear();
     own.leafs = names.leafs(report);
     let reason = report.slurm.as_ref().and_then(|view| known_reason(&view.reason));
@@ -134,6 +134,7 @@ impl<'r> Pseudonyms<'r> {
 
     fn cover_attempt(&self, attempt: &mut Attempt, whole: &Attempt) {
         attempt.nodelist.clear();
+        attempt.first_error = None;
         attempt.down.clear();
         attempt.silent_nodes.iter_mut().for_each(|node| self.cover(node));
         if let Some(decision) = &mut attempt.decision {

@@ -68,7 +68,11 @@ pub fn brief(report: &JobReport) -> Lines {
     out.line(whole.lines().next().unwrap_or_default());
     let rows = screen::rows(report);
     let text_of = |name: &str| rows.iter().find(|row| row.name == name).map(screen::Row::text);
-    out.screen("VERDICT", text_of("VERDICT").as_deref().unwrap_or(&report.ended.why));
+    let why = match &report.first_error {
+        Some(_) => screen::with_error(report, report.ended.kind.title()),
+        None => report.ended.why.clone(),
+    };
+    out.screen("VERDICT", text_of("VERDICT").as_deref().unwrap_or(&why));
     out.screen("DO", text_of("DO").as_deref().unwrap_or("nothing"));
     out.0
 }
@@ -157,6 +161,7 @@ fn head(out: &mut Text, report: &JobReport, view: &View, one_screen: bool) {
     }
     out.0.blank();
     out.field("why", head.ended.why.as_str());
+    out.sentences("first error", &head.first_error);
     out.sentences("but", &head.ended.doubts);
     // With figures, the first screen contains it.
     if view.screen.is_empty() {
@@ -237,6 +242,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
     }
     // The head of the report has those of the last attempt.
     if !is_last {
+        out.sentences("first error", &of.first_error);
         out.sentences("but", &of.ended.doubts);
     }
     if let Some(reported) = &of.reported {

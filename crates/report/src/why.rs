@@ -221,7 +221,7 @@ fn in_time_order(proof: &mut [Proof]) {
 }
 
 /// All evidence of failed hardware of the job.
-fn hardware(attempt: &Attempt) -> Vec<Proof> {
+pub(crate) fn hardware(attempt: &Attempt) -> Vec<Proof> {
     let mut proof = Vec::new();
     for node in &attempt.nodes {
         let found = node.evidence.iter().filter(|item| counts(item, node));
@@ -461,7 +461,7 @@ fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
 }
 
 /// Missing data that could have shown a hardware fault.
-fn unseen(attempt: &Attempt) -> Vec<String> {
+pub(crate) fn unseen(attempt: &Attempt) -> Vec<String> {
     const MOST: usize = 8;
     let mut unseen = Vec::new();
     if !attempt.silent_nodes.is_empty() {

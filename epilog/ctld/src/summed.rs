@@ -104,6 +104,8 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
         job: order.job,
         uid: Some(order.uid),
         known: Some((order.attempt, &order.nodes)),
+        // Accounting is read by others than the job's owner.
+        logs: false,
     };
     let expand = |list: &str| hostlist::expand(list).ok();
     let report = load_known(&order.config, &order.dirs, &query, order.time, order.view, &expand);

@@ -2,7 +2,7 @@ use maud::{Markup, html};
 use railgate_model::{Access, Fitness};
 use railgate_node_report::plain::float;
 
-use super::{Text, ended, pill, table};
+use super::{Text, ended, first_error, pill, table};
 use crate::Attempt;
 use crate::text::more_nodes;
 use crate::view::{
@@ -20,7 +20,10 @@ pub(super) fn attempt(attempt: &Attempt, of: &OfAttempt, numbered: bool) -> Mark
     html! {
         h2 { "Attempt " (attempt.attempt) @if numbered { (pill(attempt.ended.kind)) } }
         div.card {
-            @if numbered { (ended(&of.ended)) }
+            @if numbered {
+                (ended(&of.ended))
+                (first_error(&of.first_error))
+            }
             dl {
                 @if let Some(reported) = &of.reported {
                     dt { "Nodes" } dd { (Text(&of.nodes)) ", " (reported) }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Sentence;
 use super::counters::{self, Counters};
 use super::environment::{self, Environment};
-use super::head::{Ending, ending};
+use super::head::{Ending, ending, first_error};
 use super::nccl::warnings;
 use super::rails::{self, Rails};
 use crate::exits;
@@ -26,6 +26,8 @@ const MOST_FAULTS: usize = 20;
 #[derive(Debug, Serialize)]
 pub(crate) struct OfAttempt {
     pub(crate) ended: Ending,
+    /// The first error in its own logs, and what is to be known beside it.
+    pub(crate) first_error: Vec<Sentence>,
     /// End and exit status, `looks like the application, exit code 1`; `None` while it runs.
     pub(crate) exit: Option<String>,
     /// Node list, `n[1-2]`; `unknown` if it is not known.
@@ -127,6 +129,7 @@ pub(super) fn attempt(earlier: &[Attempt], attempt: &Attempt) -> OfAttempt {
     let findings = attempt.nodes.iter().filter(|node| has_news(node)).take(MOST_NODES);
     OfAttempt {
         ended: ending(&attempt.ended),
+        first_error: attempt.first_error.as_ref().map(first_error).unwrap_or_default(),
         exit: attempt.end.is_some().then(|| exits::ending(attempt)),
         nodes: or_unknown(&attempt.nodelist),
         reported,

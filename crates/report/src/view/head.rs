@@ -6,7 +6,7 @@ use railgate_text::shorten;
 use serde::Serialize;
 
 use super::{Sentence, screen};
-use crate::{Attempt, EndKind, Ended, JobReport};
+use crate::{Attempt, EndKind, Ended, FirstError, JobReport};
 
 /// Maximum number of earlier attempts that are listed.
 const MOST_BEFORE: usize = 12;
@@ -17,6 +17,8 @@ pub(crate) struct Head {
     /// Job, `48213 'llama70b' (heterogeneous: 48213, 48214) on alpha`.
     pub(crate) job: String,
     pub(crate) ended: Ending,
+    /// The first error in the job's own logs, and what is to be known beside it.
+    pub(crate) first_error: Vec<Sentence>,
     /// Nodes and GPUs, `64 nodes x 8 H100 80GB HBM3`; `None` if the nodes differ, or no node report has
     /// figures.
     pub(crate) shape: Option<String>,
@@ -84,6 +86,7 @@ pub(super) fn head(report: &JobReport) -> Head {
     Head {
         job: format!("{}{name}{components}{place}", report.job),
         ended: ending(&report.ended),
+        first_error: report.first_error.as_ref().map(first_error).unwrap_or_default(),
         shape: screen::shape(report),
         steps: report.next_steps.iter().cloned().map(Sentence::from).collect(),
         before: before.collect(),
@@ -91,6 +94,12 @@ pub(super) fn head(report: &JobReport) -> Head {
         log: report.log.clone().map(Sentence::from),
         slurm: slurm.map(Sentence::from),
     }
+}
+
+/// The sentence, its notes, and the exception that it was raised from.
+pub(super) fn first_error(error: &FirstError) -> Vec<Sentence> {
+    let from = error.from.as_ref().map(|from| format!("raised from {from}"));
+    [error.what.clone()].into_iter().chain(from).chain(error.notes()).map(Sentence::from).collect()
 }
 
 pub(super) fn ending(ended: &Ended) -> Ending {

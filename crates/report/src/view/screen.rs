@@ -186,7 +186,7 @@ fn verdict(report: &JobReport, analysis: &Analysis) -> String {
             many => parts.push(format!("{many} attempts {what}")),
         }
     }
-    let how = parts.join("; ");
+    let how = with_error(report, &parts.join("; "));
     match analysis.diagnoses.first() {
         Some(first) if first.costs.is_none() => format!("{how}. {} {}", first.what, learn_more(first)),
         Some(first) => {
@@ -200,6 +200,14 @@ fn verdict(report: &JobReport, analysis: &Analysis) -> String {
             Some(figures) => format!("{how}. {figures}"),
             None => how,
         },
+    }
+}
+
+/// How the job ended, with the first error of its log: that is what a failed job's owner searches for.
+pub(crate) fn with_error(report: &JobReport, how: &str) -> String {
+    match &report.first_error {
+        Some(first) => format!("{how}: {}", plain(&first.what)),
+        None => how.to_owned(),
     }
 }
 

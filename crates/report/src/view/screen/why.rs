@@ -44,6 +44,7 @@ fn line(report: &JobReport, place: usize) -> Option<String> {
     }
     let mut parts = vec![how(attempt)];
     parts.extend(proof(attempt));
+    parts.extend(attempt.first_error.as_ref().map(|first| plain(&first.what)));
     parts.extend(done(attempt));
     if let Some(next) = report.attempts.get(place + 1) {
         if let (Some(end), Some(start)) = (attempt.end, next.start)
