@@ -140,7 +140,7 @@ pub const RULES: &[Rule] = &[
     ),
     follows(
         "mpi-peer",
-        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|transport retry count exceeded.*on mlx|ORTE has lost communication|\[proxy:.*\] HYD",
+        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|(?:ORTE|PRTE) has lost communication|\[proxy:.*\] HYD",
     ),
     // Before `terminated`: the same lines, with a reason.
     points_at(
@@ -197,7 +197,7 @@ pub const RULES: &[Rule] = &[
         cause(
             "cuda-lost",
             Node,
-            r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
+            r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|No CUDA GPUs are available|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
             "a GPU does not answer, or another process holds it: see the node's findings in this report",
         ),
     ),
@@ -266,7 +266,7 @@ pub const RULES: &[Rule] = &[
         cause(
             "nccl-ib-completion",
             Network,
-            r"NET/IBP? ?: ?Got completion from peer .*status=\w+|ibv_poll_cq.*failed|local work queue|transport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
+            r"NET/IBP? ?: ?Got completion from peer .*status=\w+|ibv_poll_cq.*failed|local work queue|[Tt]ransport retry (?:counter|count) exceeded|IBV_WC_RETRY_EXC_ERR|RNR retry counter exceeded|Got completion with error",
             "a transfer over InfiniBand or RoCE failed after all retries: the peer's process or port was gone, or a link between them is faulty; see the ports in this report",
         ),
     ),
@@ -318,7 +318,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "nccl-error",
         Network,
-        r"NCCL error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError",
+        r"NCCL error|NCCL operation \w+\(.*\) failed|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError",
         "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it",
     ),
     // Memory of the host.
@@ -347,6 +347,13 @@ pub const RULES: &[Rule] = &[
         r"Input/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|\[Errno (?:5|116|107|108)\]|Remote I/O error|Resource temporarily unavailable: '/|Read-only file system",
         "a file system returned an error: see the mounts and ask the admin",
     ),
+    // Before damaged files: the same exception.
+    cause(
+        "checkpoint-weights-only",
+        Application,
+        r"Weights only load failed",
+        "the checkpoint holds more than tensors: torch.load(…, weights_only=False) for a file that you trust, or add_safe_globals",
+    ),
     cause(
         "checkpoint-corrupt",
         Data,
@@ -363,7 +370,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "import",
         Site,
-        r"ModuleNotFoundError|ImportError|error while loading shared libraries|cannot open shared object file|undefined symbol|version `\w+' not found|DLL load failed",
+        r"ModuleNotFoundError|ImportError|error while loading shared libraries|cannot open shared object file|undefined symbol|version `[\w.]+' not found|DLL load failed",
         "a module or library is missing or of another build: the environment or image of this job",
     ),
     cause(
@@ -387,7 +394,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "data-format",
         Data,
-        r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|Corrupt JPEG|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
+        r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|Corrupt JPEG|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
         "a data file cannot be parsed: its name is in the traceback or the lines before",
     ),
     cause(
@@ -407,6 +414,12 @@ pub const RULES: &[Rule] = &[
         Site,
         r"Resource temporarily unavailable|can't start new thread|pthread_create failed|fork: retry|\[Errno 11\]",
         "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers",
+    ),
+    cause(
+        "mpi-error",
+        Application,
+        r"\*\*\* MPI_ERR_\w+: |Fatal error in (?:internal_)?P?MPI_\w+: |MPIDI_\w+\(\d+\).*: ",
+        "an MPI call failed: its name is in the lines before",
     ),
     // Environment.
     cause(
@@ -443,7 +456,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "torch-compile",
         Application,
-        r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*Error|ptxas (?:fatal|error)",
+        r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*(?:Error|OutOfResources)|ptxas (?:fatal|error)",
         "torch.compile failed: TORCHDYNAMO_VERBOSE=1, or run once without it",
     ),
     cause(
@@ -455,7 +468,7 @@ pub const RULES: &[Rule] = &[
     cause("assertion", Application, r"^AssertionError", ""),
     detail(
         "cuda-hints",
-        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|NCCL INFO |^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
+        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|^NOTE: invoking MPI_ABORT|NCCL INFO |^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
     ),
 ];
 

@@ -43,8 +43,9 @@ static FRAME: LazyLock<Option<Regex>> =
 static BOX_FRAME: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"^[│|] *(?P<file>/\S+\.py):(?P<line>\d+) in ").ok());
 static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    // A dotted name, or a single one in camel case or with a usual ending; `Epoch: 3` is another process's line.
-    let single = r"[A-Z]\w*[A-Z]\w*|Exception|Error|\w*(?:error|exception|timeout|interrupt)";
+    // A dotted name, or a single one in camel case or with a usual ending; `Epoch: 3` and `NOTE: x` are
+    // another process's lines.
+    let single = r"[A-Z]\w*[a-z]\w*[A-Z]\w*|[A-Z]{2,}[a-z]\w*|Exception|Error|\w*(?:error|exception|timeout|interrupt)";
     let dotted = r"(?:[A-Za-z_]\w*\.)+(?:[A-Z]\w*|\w*(?:error|exception|timeout|interrupt))";
     Regex::new(&format!(r"^(?:{dotted}|{single})(?:: .*|:)?$")).ok()
 });
@@ -159,7 +160,10 @@ mod tests {
             ("socket.timeout: timed out", Step::Last),
             ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", Step::Last),
             ("    raise ValueError", Step::Inside),
+            ("OSError: [Errno 5] Input/output error", Step::Last),
             ("step 12 loss 3.2", Step::Foreign),
+            ("Epoch: 3", Step::Foreign),
+            ("NOTE: 3", Step::Foreign),
         ] {
             assert_eq!(Traceback::new("Traceback (most recent call last):").feed(line), step, "{line}");
         }

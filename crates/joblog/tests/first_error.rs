@@ -177,11 +177,11 @@ fn the_first_error_is_found_among_1_8_and_512_ranks() {
     assert!(wrong.len() * 20 <= all, "{} of {all} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Texts that were written down before the rules were tried on them.
+/// Texts that were written down before the rules were tried on them; `README.md` has their first measurement.
 #[test]
 fn texts_that_were_held_out_are_found() {
     let (all, wrong) = measured("held-out");
-    assert!(wrong.len() < all, "{}", wrong.join("\n"));
+    assert!(wrong.len() * 20 <= all, "{} of {all} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
