@@ -7,6 +7,7 @@ mod files;
 mod job_dir;
 mod kernel_log;
 mod locks;
+mod logs;
 mod privacy;
 mod processes;
 mod register;

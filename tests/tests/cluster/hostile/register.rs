@@ -12,7 +12,7 @@ use railgate_tests::cluster::Builder;
 use railgate_tests::skipped;
 
 use super::stage::{Case, Input, Stage};
-use super::{fields, files, job_dir, kernel_log, locks, privacy, processes, reports, timing};
+use super::{fields, files, job_dir, kernel_log, locks, logs, privacy, processes, reports, timing};
 
 /// In the order of docs/security.md.
 pub(super) const REGISTER: &[&Input] = &[
@@ -22,6 +22,7 @@ pub(super) const REGISTER: &[&Input] = &[
     &reports::INPUT,
     &fields::FIELDS,
     &fields::ENVIRONMENT,
+    &logs::INPUT,
     &files::INPUT,
     &locks::INPUT,
     &privacy::INPUT,
