@@ -85,7 +85,8 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
         rest = rest.get(from..).unwrap_or_default();
     }
     let mut text = plain(rest);
-    if let Some(found) = LABEL.as_ref().and_then(|label| label.captures(&text)) {
+    let label = LABEL.as_ref().filter(|_| text.starts_with('['));
+    if let Some(found) = label.and_then(|label| label.captures(&text)) {
         let number = found.name("rank").or_else(|| found.name("mpi"));
         line.rank = number.and_then(|rank| rank.as_str().parse().ok()).or(line.rank);
         let whole = found.get(0).map_or(0..0, |whole| whole.range());
@@ -100,6 +101,8 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
 /// The first moment in a text.
 pub(crate) fn moment(text: &str) -> Option<Moment> {
     let head = text.get(..text.len().min(200)).unwrap_or(text);
+    // Most lines have no time of day.
+    head.match_indices(':').nth(1)?;
     let found = [&ISO, &GLOG].into_iter().find_map(|format| format.as_ref()?.captures(head))?;
     let part = |name| found.name(name)?.as_str().parse::<u32>().ok();
     let fraction = found.name("f").map_or("", |fraction| fraction.as_str().get(1..).unwrap_or_default());
