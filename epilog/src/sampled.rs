@@ -86,10 +86,8 @@ pub(crate) fn compare(hook: &Hook, sampled: Sampled, report: &mut NodeReport) {
         return;
     }
     usage(hook, &sampled, report);
-    let mut tasks = sampled.tasks;
-    if let (Some(tasks), Some(outputs)) = (&mut tasks, sampled.outputs) {
-        tasks.ranks = outputs.ranks;
-    }
+    report.ranks = sampled.outputs.map(|outputs| outputs.ranks).unwrap_or_default();
+    let tasks = sampled.tasks;
     if let Some(tasks) = &tasks {
         report.applied = applied(report, tasks);
     }

@@ -62,6 +62,9 @@ pub struct NodeReport {
     /// Environment of the job's processes, read by the sampler; `None` if it did not run.
     #[serde(default)]
     pub tasks: Option<Tasks>,
+    /// Ranks of the job that ran here, from `RANK` or `SLURM_PROCID` of its processes, sorted; empty if none was seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
     /// Comparison of railgate's settings with the environment of the processes, per variable.
     #[serde(default)]
     pub applied: Vec<Applied>,
@@ -131,6 +134,7 @@ impl NodeReport {
             settings: Vec::new(),
             steps: Vec::new(),
             tasks: None,
+            ranks: Vec::new(),
             applied: Vec::new(),
             transport: None,
             usage: None,

@@ -32,9 +32,6 @@ pub struct Tasks {
     /// `SLURM_JOB_NAME` of the batch script, else of the first process that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Ranks that ran here, from `RANK` or `SLURM_PROCID` of the processes, sorted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ranks: Vec<u32>,
 }
 
 /// Processes of one step with the same environment. Counts are those of the probe that found the most.

@@ -103,9 +103,7 @@ fn is_earlier(error: &LogError, before: &LogError) -> bool {
 
 /// The node where a rank ran: where its processes were seen, else where it reported itself.
 fn node_of(attempt: &Attempt, rank: u32) -> Option<String> {
-    let seen = |node: &&railgate_node_report::NodeReport| {
-        node.tasks.as_ref().is_some_and(|tasks| tasks.ranks.contains(&rank))
-    };
+    let seen = |node: &&railgate_node_report::NodeReport| node.ranks.contains(&rank);
     let told = |node: &&railgate_node_report::NodeReport| {
         let ranks = node.application.iter().flat_map(|told| &told.ranks);
         ranks.into_iter().any(|one| one.rank == Some(rank))

@@ -302,6 +302,12 @@ fn occupied_names_and_bad_timing_stop_nothing() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
+fn logs_of_users_lead_nowhere() -> Result<()> {
+    play(open_to_drains(1, "")?, &[&logs::INPUT])
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
 fn locks_and_sockets_of_users_stop_nothing() -> Result<()> {
     play(open_to_drains(2, processes::WATCHFUL)?, &[&locks::INPUT])
 }

@@ -12,6 +12,7 @@ mod cpu_nodes;
 mod doctor;
 mod endings;
 mod fabric;
+mod first_error;
 mod forged_lines;
 mod gate;
 mod hangs;

@@ -1,5 +1,5 @@
 use railgate_node_report::testing::{decision, job, lost_gpu, part};
-use railgate_node_report::{DecisionKind, LogFound, NodeReport, REPORT_SCHEMA, Tasks};
+use railgate_node_report::{DecisionKind, LogFound, NodeReport, REPORT_SCHEMA};
 use railgate_store::{Parts, ReportConfig};
 
 use crate::testing::{slurm, two_nodes};
@@ -43,7 +43,7 @@ fn bad_sample() -> LogError {
 fn nodes(status: i32) -> Vec<NodeReport> {
     let node = |name: &str, ranks: Vec<u32>| {
         let mut node = part(name, &job(0..8), "", vec![], status);
-        node.tasks = Some(Tasks { ranks, ..Tasks::default() });
+        node.ranks = ranks;
         node
     };
     vec![node("n1", vec![0]), node("n2", vec![1])]
@@ -160,7 +160,7 @@ fn a_text_that_points_at_hardware_is_compared_with_the_gate() {
 
     let mut broken = nodes(256);
     let with = part("n2", &job(0..8), "gpu-lost@3", vec![lost_gpu()], 256);
-    broken[1] = NodeReport { tasks: broken[1].tasks.clone(), ..with };
+    broken[1] = NodeReport { ranks: broken[1].ranks.clone(), ..with };
     let gate = merged(broken.clone(), ecc(), "FAILED").first_error.unwrap().gate.unwrap();
     assert!(gate.starts_with("confirmed on n2: gpu-lost@3"), "{gate}");
     // A lost GPU does not confirm a broken link.
@@ -186,7 +186,7 @@ fn what_was_not_read_is_said() {
     assert!(report.first_error.unwrap().what.starts_with("8 ranks alike, first rank 1 on n2: "));
     // No one tells where the rank ran, or which rank it was.
     let mut unknown = nodes(256);
-    unknown.iter_mut().for_each(|node| (node.tasks, node.application) = (None, None));
+    unknown.iter_mut().for_each(|node| (node.ranks, node.application) = (Vec::new(), None));
     let report = merged(unknown, vec![log("n1", bad_sample(), 0)], "FAILED");
     assert!(report.first_error.unwrap().what.starts_with("rank 1: ValueError"));
 }

@@ -1,0 +1,72 @@
+//! The first error of a job's own logs, from the job to its report.
+
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context as _, Result, ensure};
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, REPORTS};
+
+use crate::training::{MINUTE, one_line};
+
+/// Prints a traceback as Python does, with a token in its message.
+const FAIL: &str = r#"fail() { printf 'Traceback (most recent call last):\n  File "/home/rgalice/train.py", line 88, in main\n    step()\nValueError: bad sample in shard 17 password=hunter22\n'; }
+export -f fail
+"#;
+
+/// Submits a job of Alice on both nodes, waits for its end, and returns its id and the report in one line.
+fn failed(cluster: &Cluster, words: &[&str], script: &str) -> Result<(u32, String)> {
+    let alice = cluster.alice();
+    let each = ["-N2", "--gres=gpu:1", "-o", "out.%j"];
+    let id = alice.sbatch(&[&each[..], words].concat(), &format!("{FAIL}{script}"))?;
+    cluster.wait_job(id, &["FAILED"], MINUTE)?;
+    for node in cluster.nodes() {
+        cluster.wait_node(node, "epilogs over", MINUTE, |node| !node.state().contains("COMPL"))?;
+    }
+    Ok((id, one_line(&alice.run(&["railgate", "report", &id.to_string()])?.ok()?)))
+}
+
+fn recorded(cluster: &Cluster, id: u32, node: &str) -> Result<Option<(String, u32)>> {
+    let path = cluster.path(CONTROLLER, &format!("{REPORTS}/test/{id}/0/{node}.error"))?;
+    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+    Ok(Some((text, std::fs::metadata(&path).context("metadata")?.mode() & 0o777)))
+}
+
+const SAID: &str = "ValueError: bad sample in shard 17 password=[masked] (train.py:88)";
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn the_first_error_of_a_job_is_in_its_report() -> Result<()> {
+    Builder::new(2).test(|cluster| {
+        // A shared log: the first node reads it, and the rank ran on the second.
+        let follows = "[rank0]:[W1123 16:57:30.12 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=62)";
+        let shared = format!(
+            "srun -l -N2 -n2 bash -c 'echo step 1; sleep 3; if [ $SLURM_PROCID = 1 ]; then fail; exit 1; fi; sleep 1; \
+             echo \"{follows}\"; exit 1'"
+        );
+        let (id, report) = failed(cluster, &[], &shared)?;
+        let said = format!("first error rank 1 on gn2: {SAID}; other ranks followed");
+        ensure!(report.contains(&said), "{report}");
+        ensure!(report.contains("do read line") && report.contains(&format!("out.{id}")), "{report}");
+        let (text, mode) = recorded(cluster, id, "gn1")?.context("gn1 recorded nothing")?;
+        ensure!(mode == 0o600 && !text.contains("hunter22"), "{mode:o} {text}");
+        ensure!(recorded(cluster, id, "gn2")?.is_none(), "gn2 has no log of its own");
+        let open = cluster.alice().run(&["railgate", "report", &id.to_string(), "--redact"])?.ok()?;
+        ensure!(!open.contains("shard") && !open.contains("train.py"), "{open}");
+        let bob = cluster.bob().run(&["cat", &format!("{REPORTS}/test/{id}/0/gn1.error")])?;
+        ensure!(bob.code != 0 && bob.stdout.is_empty(), "{bob}");
+
+        // A file for each task: its own node reads it.
+        let each = "srun -N2 -n2 -o task-%t.log bash -c 'sleep 3; [ $SLURM_PROCID = 0 ] || fail; [ $SLURM_PROCID = 0 ] && sleep 1; exit 1'";
+        let (id, report) = failed(cluster, &[], each)?;
+        ensure!(report.contains(&format!("rank 1 on gn2: {SAID}")), "{report}");
+        ensure!(recorded(cluster, id, "gn2")?.is_some_and(|(text, _)| text.contains("task-1.log")));
+
+        // A script that dies within seconds, and a job that succeeds although it prints an error.
+        let (_, report) = failed(cluster, &[], "sleep 1; fail; exit 1")?;
+        ensure!(report.contains(SAID), "{report}");
+        let good = cluster.alice().sbatch(&["-N1", "--gres=gpu:1"], &format!("{FAIL}sleep 2; fail; exit 0"))?;
+        cluster.wait_job(good, &["COMPLETED"], MINUTE)?;
+        let report = cluster.alice().run(&["railgate", "report", &good.to_string()])?.ok()?;
+        ensure!(!report.contains("ValueError"), "{report}");
+        Ok(())
+    })
+}
