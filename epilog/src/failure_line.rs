@@ -233,7 +233,12 @@ mod tests {
         let (profile, faults) = railgate_simulate::parse("h100-sxm", &[]).unwrap();
         let now = railgate_simulate::simulated_node(&profile, &faults, "n1");
         let gpus = railgate_model::Allocation::Gpus((0..8).map(railgate_model::GpuId::Index).collect());
-        let held = railgate_node_report::RunGpus::resolve(&gpus, None, &now, &[]);
+        let held = railgate_node_report::RunGpus::resolve(
+            &gpus,
+            None,
+            &now,
+            &railgate_model::GpuInventory::default(),
+        );
         report.gpus = railgate_node_report::gpu_uses(None, &now, &held);
         let own = report.gpus[2].pci.known().copied();
         report.kernel.xids[0].gpu = own;

@@ -44,7 +44,7 @@ static PART: LazyLock<(NodeReport, Value)> = LazyLock::new(|| {
     );
     part.end = Some(after.taken);
     part.kernel = kernel_events(&after, part.start, &part.job, &railgate_node_report::StatsConfig::default());
-    let held = RunGpus::resolve(&part.job.allocation, Some(&before), &after, &[]);
+    let held = RunGpus::resolve(&part.job.allocation, Some(&before), &after, &railgate_model::GpuInventory::default());
     part.evidence = evidence(&verdict, Some(&before), &after, &part.kernel, &held, Some(&map));
     part.window = Some(Window { start: before.taken, end: after.taken });
     part.gpus = gpu_uses(Some(&before), &after, &held);

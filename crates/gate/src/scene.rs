@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_model::{
-    Access, Allocation, Fabric, Gpu, GpuId, Hca, JobGpus, KnownGpu, Part, PartName, PciAddress, Phase, Port,
-    PortState, Profile, Reading, Snapshot, XidEvent, compute_ports,
+    Access, Allocation, Fabric, Gpu, GpuId, GpuInventory, Hca, JobGpus, KnownGpu, Part, PartName, PciAddress,
+    Phase, Port, PortState, Profile, Reading, Snapshot, XidEvent, compute_ports,
 };
 
 use crate::near::{Near, nearest};
@@ -27,6 +27,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) xids: Vec<XidEvent>,
     running: Vec<&'static str>,
     held: JobGpus,
+    inventory: GpuInventory,
     boot_grace: Duration,
 }
 
@@ -70,6 +71,7 @@ impl<'a> Scene<'a> {
             xids: now.xids(),
             running: running.iter().map(|check| check.id).collect(),
             held: held(&seen),
+            inventory: inventory(&seen),
             boot_grace: config.checks.ib_port.boot_grace,
         }
     }
@@ -163,7 +165,12 @@ impl<'a> Scene<'a> {
 
     /// What the node had at the job's start, or when it was last found fit.
     pub(crate) fn inventory(&self) -> Vec<KnownGpu> {
-        inventory(&self.seen)
+        self.inventory.most().to_vec()
+    }
+
+    /// The GPU with this number of Slurm's, where NVML does not list it.
+    fn counted(&self, index: u32) -> Option<&KnownGpu> {
+        self.inventory.counted().iter().find(|known| known.index == index)
     }
 
     /// Whose GPU the kernel log speaks of.
@@ -181,6 +188,10 @@ impl<'a> Scene<'a> {
                 JobGpus::None | JobGpus::All { .. } => Whose::Judged(known.index.to_string()),
                 JobGpus::Unclear(_) => Whose::Unclear(known.index.to_string()),
                 JobGpus::These { present, missing } => {
+                    // An index of an earlier boot is no number of Slurm's.
+                    if gpus.is_empty() && self.counted(known.index) != Some(known) {
+                        return Whose::Unclear(known.index.to_string());
+                    }
                     let unread = gpus.is_empty() && present.contains(&known.index);
                     if unread || missing.contains(known) {
                         Whose::Judged(known.index.to_string())
@@ -318,13 +329,12 @@ impl<'a> Scene<'a> {
             compute.contains(hca.name.as_str()) || !there && !self.excluded(&hca.name)
         });
         let pci = self.now.pci.data();
-        let inventory = self.inventory();
         let mut near = Near::default();
         for index in present {
             let listed = self.all_gpus().iter().find(|gpu| gpu.index == *index);
             let at = match listed {
                 Some(gpu) => gpu.pci.known().copied(),
-                None => inventory.iter().find(|known| known.index == *index).and_then(|known| known.pci),
+                None => self.counted(*index).and_then(|known| known.pci),
             };
             nearest(&mut near, *index, at, &hcas, pci, self.profile())?;
         }
@@ -377,8 +387,9 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn inventory(seen: &Seen<'_>) -> Vec<KnownGpu> {
-    KnownGpu::inventory(seen.before.and_then(|before| before.gpus.data()), &seen.memory.inventory)
+fn inventory(seen: &Seen<'_>) -> GpuInventory {
+    let before = seen.before.and_then(|before| before.gpus.data());
+    seen.memory.inventory_in(&seen.now.boot_id).with(before)
 }
 
 /// Whether a check run judges every GPU of the node: there is no job, or it holds all of them. A job without

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_model::{
-    BlockedProcess, Class, Finding, Fitness, Gpu, Job, KnownGpu, MountProbe, Part, PartName, PciAddress,
-    Phase, Profile, Severity, Snapshot, UnixMillis, Verdict,
+    BlockedProcess, Class, Finding, Fitness, Gpu, GpuInventory, Job, KnownGpu, MountProbe, Part, PartName,
+    PciAddress, Phase, Profile, Severity, Snapshot, UnixMillis, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,8 @@ pub struct Memory {
     pub silent_mounts: Vec<PathBuf>,
     /// GPUs at the last check run that found the node fit, across boots.
     pub inventory: Vec<KnownGpu>,
+    /// Boot of that check run. Empty in a state that an earlier version saved.
+    pub inventory_boot_id: String,
     /// RDMA devices at the last check run that found the node fit, across boots.
     pub hcas: Vec<KnownHca>,
     /// Checks that have run on this node, by id. Empty on a new node.
@@ -175,6 +177,7 @@ impl Memory {
             silent,
             silent_mounts,
             inventory: self.inventory.clone(),
+            inventory_boot_id: self.inventory_boot_id().to_owned(),
             hcas: self.hcas.clone(),
             checks: self.checks.clone(),
             strikes: self.strikes.clone(),
@@ -191,6 +194,7 @@ impl Memory {
         if clean {
             if let Some(gpus) = now.gpus.data() {
                 next.inventory = KnownGpu::list(gpus);
+                next.inventory_boot_id.clone_from(&now.boot_id);
             }
             if let Some(fabric) = now.fabric.data() {
                 next.hcas = known_hcas(fabric);
@@ -256,6 +260,18 @@ impl Memory {
 
     fn is_of(&self, boot_id: &str) -> bool {
         !boot_id.is_empty() && self.boot_id == boot_id
+    }
+
+    /// The GPUs at the last check run that found the node fit, for a check run in this boot.
+    pub fn inventory_in(&self, boot_id: &str) -> GpuInventory {
+        let this_boot = !boot_id.is_empty() && self.inventory_boot_id() == boot_id;
+        GpuInventory::new(self.inventory.clone(), this_boot)
+    }
+
+    /// An earlier version saved no boot with the inventory. It is then as old as the state: not of a later boot, and in
+    /// the same boot the index of a GPU that an upgrade finds lost is still found.
+    fn inventory_boot_id(&self) -> &str {
+        if self.inventory_boot_id.is_empty() { &self.boot_id } else { &self.inventory_boot_id }
     }
 }
 
@@ -338,6 +354,23 @@ mod tests {
         let second = first.after(&broken, false);
         assert_eq!((&second.inventory, &second.hcas), (&first.inventory, &first.hcas));
         assert_eq!(second.after(&broken, true).inventory.len(), 7);
+    }
+
+    #[test]
+    fn the_expected_gpus_have_slurms_numbers_only_in_the_boot_of_their_check_run() {
+        let now = case("h100-sxm").now;
+        let mut booted = now.clone();
+        booted.boot_id = "the next".to_owned();
+        let numbered = |memory: &Memory, now: &Snapshot| memory.inventory_in(&now.boot_id).counted().len();
+        let first = Memory::default().after(&now, true);
+        assert_eq!((numbered(&first, &now), numbered(&first, &booted)), (8, 0));
+        assert_eq!(first.inventory_in("the next").most().len(), 8);
+        let later = first.after(&booted, false);
+        assert_eq!((numbered(&later, &booted), numbered(&first.after(&booted, true), &booted)), (0, 8));
+        // A state of an earlier version is as old as its last check run.
+        let old = Memory { inventory_boot_id: String::new(), ..first };
+        assert_eq!((numbered(&old, &now), numbered(&old, &booted)), (8, 0));
+        assert_eq!(numbered(&old.after(&booted, false), &booted), 0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which GPUs of a node a job holds.
 //!
 //! Slurm numbers the GPUs of a node when slurmd starts, in the order of their PCI addresses (`AutoDetect=nvml`), and
-//! keeps the numbers until slurmd restarts. NVML numbers them again in each process: if a GPU is gone, the GPUs behind
+//! keeps the numbers until slurmd restarts, a boot at the latest. NVML numbers them again in each process: if a GPU is gone, the GPUs behind
 //! it move up by one. Under MIG, Slurm counts slices, and since 23.11 it puts whole cards before all slices.
 
 use std::collections::BTreeSet;
@@ -33,14 +33,50 @@ impl KnownGpu {
             })
             .collect()
     }
+}
 
-    /// Returns the GPUs that slurmd counted, as far as this node knows them: those before the job, or `remembered`, the
-    /// inventory of an earlier snapshot, if it has more.
-    pub fn inventory(before: Option<&Gpus>, remembered: &[KnownGpu]) -> Vec<KnownGpu> {
-        match before {
-            Some(gpus) if gpus.gpus.len() >= remembered.len() => KnownGpu::list(gpus),
-            _ => remembered.to_vec(),
+/// The GPUs that a node had before a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuInventory {
+    /// Their indices are Slurm's numbers.
+    counted: Vec<KnownGpu>,
+    /// Those of an earlier boot. After a boot slurmd counts again, so only their UUIDs and addresses say anything.
+    earlier: Vec<KnownGpu>,
+}
+
+impl GpuInventory {
+    /// The inventory of an earlier snapshot. `this_boot`: no boot has been since, so slurmd has not counted again.
+    pub fn new(gpus: Vec<KnownGpu>, this_boot: bool) -> Self {
+        if this_boot {
+            GpuInventory { counted: gpus, earlier: Vec::new() }
+        } else {
+            GpuInventory { counted: Vec::new(), earlier: gpus }
         }
+    }
+
+    /// Adds the GPUs right before the job: those, if this inventory has no more in the same boot, are what slurmd counted.
+    #[must_use]
+    pub fn with(mut self, before: Option<&Gpus>) -> Self {
+        if let Some(gpus) = before
+            && gpus.gpus.len() >= self.counted.len()
+        {
+            self.counted = KnownGpu::list(gpus);
+        }
+        self
+    }
+
+    /// The GPUs whose indices are Slurm's numbers; empty if that is true of none.
+    pub fn counted(&self) -> &[KnownGpu] {
+        &self.counted
+    }
+
+    /// The most GPUs that the node is known to have had, whatever their numbers.
+    pub fn most(&self) -> &[KnownGpu] {
+        if self.earlier.len() > self.counted.len() { &self.earlier } else { &self.counted }
+    }
+
+    fn of_uuid(&self, uuid: &str) -> Option<&KnownGpu> {
+        self.counted.iter().chain(&self.earlier).find(|known| known.uuid.as_deref() == Some(uuid))
     }
 }
 
@@ -78,12 +114,12 @@ impl JobGpus {
 
     /// Finds the GPUs of a job among those that NVML lists in one snapshot.
     ///
-    /// `now` is what NVML lists (`None`: not read), `inventory` the GPUs that the node had when Slurm counted them
-    /// ([`KnownGpu::inventory`]), and `expected` how many GPUs the machine type has, if that is known.
+    /// `now` is what NVML lists (`None`: not read), `inventory` the GPUs that the node had before, and `expected` how many
+    /// GPUs the machine type has, if that is known.
     pub fn resolve(
         allocation: &Allocation,
         now: Option<&Gpus>,
-        inventory: &[KnownGpu],
+        inventory: &GpuInventory,
         expected: Option<u32>,
     ) -> JobGpus {
         let ids = match allocation {
@@ -121,7 +157,7 @@ impl JobGpus {
         let all = expected
             .map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX))
             .max(now.map_or(0, |gpus| gpus.gpus.len()))
-            .max(inventory.len());
+            .max(inventory.counted.len());
         if present.len() + missing.len() >= all {
             JobGpus::All { missing }
         } else {
@@ -158,11 +194,11 @@ enum Place {
     Missing(KnownGpu),
 }
 
-fn place(id: &GpuId, now: Option<&Gpus>, inventory: &[KnownGpu]) -> Option<Place> {
+fn place(id: &GpuId, now: Option<&Gpus>, inventory: &GpuInventory) -> Option<Place> {
     let listed = now.map_or(&[][..], |gpus| gpus.gpus.as_slice());
     let known = match id {
         GpuId::Index(index) => {
-            let shifted = !listed.is_empty() && listed.len() < inventory.len();
+            let shifted = !listed.is_empty() && listed.len() < inventory.counted.len();
             if !shifted {
                 let beyond = now.is_some() && listed.iter().all(|gpu| gpu.index != *index);
                 return Some(if beyond {
@@ -171,14 +207,14 @@ fn place(id: &GpuId, now: Option<&Gpus>, inventory: &[KnownGpu]) -> Option<Place
                     Place::At(*index)
                 });
             }
-            inventory.iter().find(|known| known.index == *index)?.clone()
+            inventory.counted.iter().find(|known| known.index == *index)?.clone()
         }
         GpuId::Uuid(text) => {
             let uuid = whole_gpu(text);
             if let Some(gpu) = listed.iter().find(|gpu| gpu.uuid.known().is_some_and(|known| known == uuid)) {
                 return Some(Place::At(gpu.index));
             }
-            inventory.iter().find(|known| known.uuid.as_deref() == Some(uuid))?.clone()
+            inventory.of_uuid(uuid)?.clone()
         }
     };
     if now.is_none() {
@@ -232,21 +268,44 @@ mod tests {
     #[test]
     fn a_lost_gpu_shifts_nvml_indices_but_not_slurms() {
         let full = machine(&[0, 1, 2, 3]);
-        let inventory = KnownGpu::list(&full);
+        let known = KnownGpu::list(&full);
+        let inventory = GpuInventory::new(known.clone(), true);
         assert_eq!(JobGpus::resolve(&indices(&[2]), Some(&full), &inventory, None), JobGpus::these([2]));
         let lost = machine(&[0, 2, 3]);
         let of = |ids: &[u32]| JobGpus::resolve(&indices(ids), Some(&lost), &inventory, None);
         assert_eq!(of(&[2, 3]), JobGpus::these([1, 2]), "those behind GPU 1 have moved up");
         let JobGpus::These { present, missing } = of(&[0, 1]) else { panic!() };
-        assert_eq!((present, missing), (BTreeSet::from([0]), vec![inventory[1].clone()]));
-        assert_eq!(of(&[0, 1, 2, 3]), JobGpus::All { missing: vec![inventory[1].clone()] });
+        assert_eq!((present, missing), (BTreeSet::from([0]), vec![known[1].clone()]));
+        assert_eq!(of(&[0, 1, 2, 3]), JobGpus::All { missing: vec![known[1].clone()] });
+    }
+
+    #[test]
+    fn after_a_boot_an_earlier_inventory_tells_uuids_and_no_numbers() {
+        let known = KnownGpu::list(&machine(&[0, 1, 2, 3]));
+        let back = machine(&[0, 2, 3]);
+        let earlier = GpuInventory::new(known.clone(), false);
+        let of = |allocation: &Allocation| JobGpus::resolve(allocation, Some(&back), &earlier, None);
+        assert_eq!(of(&indices(&[1, 2])), JobGpus::these([1, 2]), "slurmd counted the three that came back");
+        assert_eq!(of(&indices(&[0, 1, 2])), JobGpus::default());
+        let lost = Allocation::Gpus(vec![GpuId::Uuid("GPU-1".to_owned())]);
+        assert_eq!(of(&lost).missing(), [known[1].clone()]);
+        assert_eq!(earlier.most(), known);
+        // A GPU was lost after the job had started: the snapshot before the job has what slurmd counted.
+        let before = earlier.with(Some(&back));
+        let lost = machine(&[0, 3]);
+        assert_eq!(JobGpus::resolve(&indices(&[2]), Some(&lost), &before, None), JobGpus::these([1]));
+        // Or before the job, in the same boot: the longer list has it.
+        let before = GpuInventory::new(known, true).with(Some(&back));
+        assert_eq!(JobGpus::resolve(&indices(&[3]), Some(&back), &before, None), JobGpus::these([2]));
     }
 
     #[test]
     fn under_mig_only_cards_before_the_first_sliced_one_keep_their_numbers() {
         let mut gpus = machine(&[0, 1, 2, 3]);
         gpus.gpus[1].mig = Reading::Known(true);
-        let of = |id: GpuId| JobGpus::resolve(&Allocation::Gpus(vec![id]), Some(&gpus), &[], None);
+        let of = |id: GpuId| {
+            JobGpus::resolve(&Allocation::Gpus(vec![id]), Some(&gpus), &GpuInventory::default(), None)
+        };
         assert_eq!(of(GpuId::Index(0)), JobGpus::these([0]));
         // Slurm puts cards 2 and 3 before the slices: index 1 is card 2, not card 1.
         for index in [1, 2, 9] {
@@ -260,7 +319,9 @@ mod tests {
     #[test]
     fn no_gpus_all_gpus_and_unclear_lists_are_told_apart() {
         let gpus = machine(&[0, 1]);
-        let of = |allocation: &Allocation| JobGpus::resolve(allocation, Some(&gpus), &[], None);
+        let of = |allocation: &Allocation| {
+            JobGpus::resolve(allocation, Some(&gpus), &GpuInventory::default(), None)
+        };
         assert_eq!(of(&Allocation::NoGpus), JobGpus::None);
         assert_eq!(of(&indices(&[])), JobGpus::None);
         assert_eq!(of(&indices(&[0, 1])), JobGpus::default());
@@ -268,7 +329,7 @@ mod tests {
         assert_eq!(JobGpus::these([1]).has(1), Some(true));
         assert_eq!(JobGpus::these([1]).has(0), Some(false));
         assert_eq!(JobGpus::Unclear(String::new()).has(0), None);
-        let unread = JobGpus::resolve(&indices(&[1]), None, &[], Some(8));
+        let unread = JobGpus::resolve(&indices(&[1]), None, &GpuInventory::default(), Some(8));
         assert_eq!(unread, JobGpus::these([1]), "without NVML an index is taken as it is");
     }
 }

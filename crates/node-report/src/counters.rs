@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use railgate_model::{
-    Access, Allocation, Gpu, Hca, JobGpus, KnownGpu, PciAddress, Port, PortState, RailMap, Reading, Snapshot,
-    UnixMillis,
+    Access, Allocation, Gpu, GpuInventory, Hca, JobGpus, PciAddress, Port, PortState, RailMap, Reading,
+    Snapshot, UnixMillis,
 };
 use serde::{Deserialize, Serialize};
 
@@ -199,10 +199,10 @@ impl RunGpus {
         allocation: &Allocation,
         before: Option<&Snapshot>,
         after: &Snapshot,
-        remembered: &[KnownGpu],
+        remembered: &GpuInventory,
     ) -> RunGpus {
         let was = before.and_then(|before| before.gpus.data());
-        let inventory = KnownGpu::inventory(was, remembered);
+        let inventory = remembered.clone().with(was);
         let of = |gpus| JobGpus::resolve(allocation, gpus, &inventory, None);
         RunGpus { before: was.map(|gpus| of(Some(gpus))), after: of(after.gpus.data()) }
     }
@@ -422,7 +422,7 @@ mod tests {
     use crate::testing::{add, after, job, machine, rails};
 
     fn held(before: Option<&Snapshot>, now: &Snapshot, allocation: &Allocation) -> RunGpus {
-        RunGpus::resolve(allocation, before, now, &[])
+        RunGpus::resolve(allocation, before, now, &GpuInventory::default())
     }
 
     fn uses(before: &Snapshot, now: &Snapshot) -> Vec<GpuUse> {

@@ -193,7 +193,7 @@ pub(crate) fn keep_own_kills(lines: &mut Vec<KernelLine>, job: &Job) {
 
 #[cfg(test)]
 mod tests {
-    use railgate_model::{KnownGpu, Part, Phase, Reading};
+    use railgate_model::{GpuInventory, KnownGpu, Part, Phase, Reading};
 
     use super::*;
     use crate::testing::{after, finding, job, look, machine, part};
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn device_ownership_behind_a_lost_gpu_and_on_a_slice() {
         let full = machine("n1", "");
-        let known = KnownGpu::list(full.gpus.data().unwrap());
+        let known = GpuInventory::new(KnownGpu::list(full.gpus.data().unwrap()), true);
         // GPU 1 was lost before the job, so Slurm's GPU 2 is NVML's GPU 1.
         let lost = machine("n1", "gpu-missing@1");
         let now = after(&lost, "");

@@ -166,7 +166,8 @@ pub fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, status:
     report.prolog = Some(look(Phase::Prolog, START, vec![]));
     report.kernel = kernel_events(&now, START, job, &StatsConfig::default());
     let look = look(Phase::Epilog, START + HOUR, findings);
-    let held = RunGpus::resolve(&job.allocation, Some(&before), &now, &[]);
+    let held =
+        RunGpus::resolve(&job.allocation, Some(&before), &now, &railgate_model::GpuInventory::default());
     report.evidence = evidence(&look.verdict, Some(&before), &now, &report.kernel, &held, Some(&map));
     report.epilog = Some(look);
     report.window = Some(Window { start: before.taken, end: now.taken });

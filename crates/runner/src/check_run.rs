@@ -2,8 +2,8 @@ use std::time::{Duration, Instant};
 
 use railgate_gate::{Seen, covers_whole_node, devices_are_well, follow_ups, judge, plan};
 use railgate_model::{
-    Class, Finding, Fitness, Job, KernelMark, KnownGpu, Part, PartName, Phase, Plan, Profile, ProfileError,
-    Severity, Snapshot, Verdict, XidEvent,
+    Class, Finding, Fitness, GpuInventory, Job, KernelMark, Part, PartName, Phase, Plan, Profile,
+    ProfileError, Severity, Snapshot, Verdict, XidEvent,
 };
 use railgate_probe::{Request, follow_up, live};
 
@@ -26,9 +26,8 @@ pub struct CheckRun {
     pub profile: Profile,
     /// Why `generic` was used although the site names another profile.
     pub profile_problem: Option<ProfileError>,
-    /// The GPUs of this node when it was last found fit before this run. Slurm numbers GPUs in this order until
-    /// slurmd restarts.
-    pub known_gpus: Vec<KnownGpu>,
+    /// The GPUs of this node when it was last found fit before this run.
+    pub known_gpus: GpuInventory,
     /// Duration of reading and judging, milliseconds.
     pub took_ms: f64,
 }
@@ -146,7 +145,7 @@ pub fn check_node(config: &Config, places: &Places, node: &str, purpose: &Purpos
     let verdict = judge(&config.gate, &seen);
     let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
-    let known_gpus = history.memory.inventory.clone();
+    let known_gpus = history.memory.inventory_in(&snapshot.boot_id);
     let check_run = CheckRun { snapshot, verdict, profile, profile_problem, known_gpus, took_ms };
     if config.source.speaks_for_the_node() && !purpose.trial {
         remember(config, places, purpose, &check_run, history.open, whole);

@@ -20,5 +20,12 @@ pub(crate) fn simulated_check_run(node: &str, gate: &GateConfig, at: u64) -> Che
         memory: &Memory::default(),
     };
     let verdict = judge(gate, &seen);
-    CheckRun { verdict, snapshot, profile, profile_problem: None, known_gpus: Vec::new(), took_ms: 1.0 }
+    CheckRun {
+        verdict,
+        snapshot,
+        profile,
+        profile_problem: None,
+        known_gpus: railgate_model::GpuInventory::default(),
+        took_ms: 1.0,
+    }
 }

@@ -153,7 +153,7 @@ fn name(known: &KnownGpu) -> String {
 
 #[cfg(test)]
 mod tests {
-    use railgate_model::{Allocation, GpuId, Phase, Reading, Severity};
+    use railgate_model::{Allocation, Fitness, GpuId, Phase, Reading, Severity};
 
     use crate::testing::{Case, case, read};
 
@@ -165,6 +165,24 @@ mod tests {
             case.remembering().summary(),
             "unfit: fail gpu-count@3: 7 of 8 GPUs, 0000:61:00.0 missing; reboot"
         );
+    }
+
+    #[test]
+    fn after_a_boot_slurms_numbers_are_those_of_the_gpus_that_came_back() {
+        let shared = |gpus: &[u32]| {
+            case("h100-sxm:gpu-missing@1")
+                .remembering()
+                .with(|case| case.profile.as_mut().unwrap().gpus.count = None)
+                .holding(gpus)
+        };
+        assert_eq!(shared(&[1]).of("gpu-count"), [Severity::Fail], "slurmd counted GPU 1");
+        let booted = |gpus: &[u32]| shared(gpus).with(|case| case.now.boot_id = "the next".to_owned());
+        assert_eq!(booted(&[1]).of("gpu-count"), [Severity::Warn], "slurmd counted seven GPUs");
+        assert_eq!(booted(&[1]).fitness(), Fitness::Degraded);
+        let xid = |case: Case| case.xid(2, 119, "pid=1, name=x").of("gpu-xid");
+        assert_eq!(xid(shared(&[2])), [Severity::Warn]);
+        assert_eq!(xid(booted(&[1])), [Severity::Warn], "Slurm's GPU 1 is the former GPU 2");
+        assert_eq!(xid(booted(&[2])), [], "another job's");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use railgate_model::{Allocation, GpuId, KnownGpu, Net, Part, Port, PortState};
+use railgate_model::{Allocation, GpuId, GpuInventory, KnownGpu, Net, Part, Port, PortState};
 
 use super::*;
 
@@ -460,7 +460,7 @@ fn variables_in_nccl_conf_override_rules() {
 fn with_a_lost_gpu_or_mig_a_job_gets_the_right_rails() {
     let mut snapshot = machine();
     let Part::Read { data, .. } = &mut snapshot.gpus else { panic!() };
-    let inventory = KnownGpu::list(data);
+    let inventory = GpuInventory::new(KnownGpu::list(data), true);
     let hca = |snapshot: &Snapshot, index: u32| {
         let allocation = Allocation::Gpus(vec![GpuId::Index(index)]);
         let gpus = JobGpus::resolve(&allocation, snapshot.gpus.data(), &inventory, None);
