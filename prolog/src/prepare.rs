@@ -1,10 +1,10 @@
 use std::time::{Duration, Instant};
 
-use railgate_model::{Action, Allocation, JobGpus, UnixMillis};
+use railgate_model::{Action, Allocation, JobGpus, SampledGpus, UnixMillis};
 use railgate_node_report::NodeReport;
 use railgate_rails::{JobShape, environment, net, rail_map, topology, topology_wanted};
 use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
-use railgate_runner::{CheckRun, Hook, kernel_mark};
+use railgate_runner::{CheckRun, Hook, SAMPLER_GPUS, kernel_mark};
 use railgate_slurm::hostlist::expand;
 use railgate_store::{Asked, NodeWord, Words, load_nodelist, load_words};
 
@@ -40,8 +40,12 @@ pub(crate) fn run_directory(
     if let Err(why) = hook.runs().close() {
         tracing::warn!("run directories of earlier jobs: {why}; other users may read them");
     }
+    let held = held(hook, check_run);
+    let gpus = check_run.snapshot.gpus.data();
+    let sampled = SampledGpus::new(&hook.job.allocation, &held, gpus, &check_run.known_gpus);
     let made = hook.runs().job(hook.job.id).create(&run).and_then(|dir| {
         dir.write_json("before.json", &check_run.snapshot)?;
+        dir.write_json(SAMPLER_GPUS, &sampled)?;
         Ok(dir)
     });
     let dir = match made {
@@ -56,7 +60,7 @@ pub(crate) fn run_directory(
     if let Err(why) = mount_user(&dir, hook.job.uid, hook.job.gid, USER_BYTES, USER_INODES) {
         fault(report, format!("user directory: {why}"));
     }
-    let tasks = task_env(hook, check_run, &dir, report);
+    let tasks = task_env(hook, check_run, held, &dir, report);
     let (text, left_out) = tasks.to_text();
     for setting in left_out {
         tracing::warn!(job = hook.job.id, "{} is left out: no value for an environment", setting.name);
@@ -79,19 +83,30 @@ pub(crate) fn publish(hook: &Hook, run: &RunDir, report: &NodeReport) -> bool {
     published.is_ok()
 }
 
-fn task_env(hook: &Hook, check_run: &CheckRun, dir: &RunDir, report: &mut NodeReport) -> TaskEnv {
+/// The job's GPUs: the settings of NCCL and the sampler follow the same ones.
+fn held(hook: &Hook, check_run: &CheckRun) -> JobGpus {
+    JobGpus::resolve(
+        &hook.job.allocation,
+        check_run.snapshot.gpus.data(),
+        &check_run.known_gpus,
+        check_run.profile.gpus.count,
+    )
+}
+
+fn task_env(
+    hook: &Hook,
+    check_run: &CheckRun,
+    gpus: JobGpus,
+    dir: &RunDir,
+    report: &mut NodeReport,
+) -> TaskEnv {
     let mut tasks = TaskEnv { notices: notices(hook, check_run), ..TaskEnv::default() };
     if hook.job.allocation == Allocation::NoGpus {
         return tasks;
     }
     let map = rail_map(&check_run.snapshot, Some(&check_run.profile));
     let mut shape = JobShape {
-        gpus: JobGpus::resolve(
-            &hook.job.allocation,
-            check_run.snapshot.gpus.data(),
-            &check_run.known_gpus,
-            check_run.profile.gpus.count,
-        ),
+        gpus,
         job_id: hook.job.id,
         nodes: expand(&hook.job.nodelist).ok().and_then(|hosts| u32::try_from(hosts.len()).ok()),
         user_dir: hook.runs().job(hook.job.id).path().join("current/user"),

@@ -1,15 +1,19 @@
 //! Samples of GPUs, rails and the job's cgroup. Without readings of the GPUs, samples have only the rest.
 
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use railgate_metrics::JobFile;
-use railgate_model::{Allocation, GpuId, GpuSamples, UnixMillis, XidEvent};
+use railgate_model::{
+    Allocation, GpuId, GpuInventory, GpuSamples, JobGpus, SampledGpu, SampledGpus, UnixMillis, XidEvent,
+};
 use railgate_node_report::usage::format::{End, Head, HeadGpu, HeadRail};
 use railgate_node_report::usage::{GpuField, Sample, State, Values};
 use railgate_probe::{GpuWatch, JobGroup, job_is_stopped, own_memory_mib};
+use railgate_runner::SAMPLER_GPUS;
 
 use crate::clock::Clock;
 use crate::fields::{all_lacking, head_gpu, lacking, values};
@@ -32,6 +36,7 @@ const IDLE: f64 = 0.5;
 pub(crate) struct Counters {
     clock: Clock,
     head: Head,
+    sampled: Vec<SampledGpu>,
     /// NVML has reported names and models; later errors do not remove them.
     named: bool,
     interval: Duration,
@@ -62,14 +67,11 @@ impl Counters {
         let boot_s = clock.boot_s;
         let stats = &mine.config.stats;
         let source = &mine.config.source;
-        let gpus = match &mine.report.job.allocation {
-            Allocation::Gpus(gpus) => gpus.clone(),
-            Allocation::NoGpus | Allocation::Unreadable(_) => Vec::new(),
-        };
+        let SampledGpus { gpus, problems } = sampled(mine);
         let interval = stats.sample;
         let watch = (!gpus.is_empty()).then(|| GpuWatch {
             library: source.nvml_library.clone(),
-            gpus,
+            gpus: gpus.iter().map(|gpu| gpu.id.clone()).collect(),
             interval_s: interval.as_secs_f64(),
             xids,
         });
@@ -96,6 +98,7 @@ impl Counters {
         let mut counters = Counters {
             clock,
             head,
+            sampled: gpus,
             named,
             interval,
             files: Files::new(dir),
@@ -119,8 +122,8 @@ impl Counters {
         } else {
             counters.without("nvml: no answer yet");
         }
-        if let Allocation::Unreadable(list) = &mine.report.job.allocation {
-            counters.note(format!("the job's GPUs are not known: Slurm's list is '{list}'"));
+        for problem in problems {
+            counters.note(problem);
         }
         counters
     }
@@ -244,12 +247,15 @@ impl Counters {
                 gpu.lacking.clone_from(&all);
             }
         } else {
-            let lacking = || HeadGpu { lacking: all.clone(), ..HeadGpu::default() };
-            let gpu = |id: &GpuId| match id {
-                GpuId::Index(index) => HeadGpu { index: *index, ..lacking() },
-                GpuId::Uuid(uuid) => HeadGpu { uuid: uuid.clone(), ..lacking() },
+            let gpu = |gpu: &SampledGpu| {
+                let uuid = match &gpu.id {
+                    GpuId::Index(_) => String::new(),
+                    GpuId::Uuid(uuid) => uuid.clone(),
+                };
+                let index = gpu.index.or(gpu.id.index()).unwrap_or_default();
+                HeadGpu { index, uuid, lacking: all.clone(), ..HeadGpu::default() }
             };
-            self.head.gpus = self.gpus.ids().iter().map(gpu).collect();
+            self.head.gpus = self.sampled.iter().map(gpu).collect();
         }
         self.files.head(self.head.clone());
     }
@@ -318,6 +324,25 @@ impl Counters {
         {
             self.note(format!("metrics: {why}"));
         }
+    }
+}
+
+/// The GPUs that the prolog found. A prolog of an earlier version left no file: then Slurm's numbers are taken as NVML's.
+fn sampled(mine: &Mine) -> SampledGpus {
+    let allocation = &mine.report.job.allocation;
+    match mine.dir.read_json(SAMPLER_GPUS) {
+        Ok(sampled) => sampled,
+        Err(why) if why.kind() == ErrorKind::NotFound => match allocation {
+            Allocation::Gpus(ids) => SampledGpus {
+                gpus: ids.iter().map(|id| SampledGpu { id: id.clone(), index: id.index() }).collect(),
+                problems: Vec::new(),
+            },
+            other => SampledGpus::new(other, &JobGpus::None, None, &GpuInventory::default()),
+        },
+        Err(why) => SampledGpus {
+            gpus: Vec::new(),
+            problems: vec![format!("it is not known which GPUs the job holds: {SAMPLER_GPUS}: {why}")],
+        },
     }
 }
 
@@ -402,5 +427,38 @@ mod tests {
         assert_eq!((coverage.sampled_s, coverage.missing_s), (600.0, 60.0), "{coverage:?}");
         let gaps: Vec<_> = coverage.gaps.iter().map(|gap| (gap.start - start, gap.end - start)).collect();
         assert_eq!(gaps, [(450_000, 510_000)]);
+    }
+
+    #[test]
+    fn the_gpus_are_those_that_the_prolog_found_not_slurms_numbers() {
+        let place = tempfile::tempdir().unwrap();
+        let mut mine = Mine::of_test(place.path());
+        let index = |index| GpuId::Index(index);
+        mine.report.job.allocation = Allocation::Gpus(vec![index(5)]);
+        let ids = |mine: &Mine| sampled(mine).gpus.into_iter().map(|gpu| gpu.id).collect::<Vec<_>>();
+        assert_eq!(ids(&mine), [index(5)], "an earlier version's prolog left no file");
+        // GPU 1 was gone before the job, so Slurm's GPU 5 is NVML's GPU 4.
+        let uuid = GpuId::Uuid("GPU-5".to_owned());
+        let found =
+            SampledGpus { gpus: vec![SampledGpu { id: uuid.clone(), index: Some(4) }], problems: Vec::new() };
+        mine.dir.write_json(SAMPLER_GPUS, &found).unwrap();
+        assert_eq!(ids(&mine), [uuid]);
+        let counters = Counters::new(&mine, CLOCK, false);
+        let gpu = counters.head.gpus.first().unwrap();
+        assert_eq!((gpu.index, gpu.uuid.as_str()), (4, "GPU-5"));
+        // Not known, or not readable: none are better than another job's.
+        let place = tempfile::tempdir().unwrap();
+        let mut mine = Mine::of_test(place.path());
+        mine.report.job.allocation = Allocation::Gpus(vec![index(5)]);
+        let why = "it is not known which GPUs the job holds: MIG is on, and Slurm counts slices";
+        let unclear = SampledGpus { gpus: Vec::new(), problems: vec![why.to_owned()] };
+        mine.dir.write_json(SAMPLER_GPUS, &unclear).unwrap();
+        let mut counters = Counters::new(&mine, CLOCK, false);
+        pass(&mut counters, 30);
+        counters.end(7, false);
+        let usage = usage(&mine, mine.report.start + 60_000);
+        assert!(usage.gpus.is_empty() && usage.notes.iter().any(|note| note == why), "{:?}", usage.notes);
+        mine.dir.write(SAMPLER_GPUS, b"{").unwrap();
+        assert!(sampled(&mine).gpus.is_empty() && !sampled(&mine).problems.is_empty());
     }
 }

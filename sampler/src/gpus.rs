@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use railgate_child::{Said, Stream};
-use railgate_model::{GpuField, GpuId, GpuSamples, Reading, Watched, WatchedGpu, XidEvent};
+use railgate_model::{GpuField, GpuSamples, Reading, Watched, WatchedGpu, XidEvent};
 use railgate_probe::GpuWatch;
 
 /// Maximum number of restarts; each may leave a process that hangs permanently.
@@ -79,11 +79,6 @@ impl Gpus {
             memory_mib: 0.0,
             energy: energy.into_iter().map(|energy| (energy, energy)).collect(),
         }
-    }
-
-    /// The job's GPUs.
-    pub(crate) fn ids(&self) -> &[GpuId] {
-        self.watch.as_ref().map_or(&[], |watch| &watch.gpus)
     }
 
     /// Whether a child reads the GPUs.

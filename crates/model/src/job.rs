@@ -41,6 +41,16 @@ pub enum GpuId {
     Uuid(String),
 }
 
+impl GpuId {
+    /// The index, if the entry is one.
+    pub fn index(&self) -> Option<u32> {
+        match self {
+            GpuId::Index(index) => Some(*index),
+            GpuId::Uuid(_) => None,
+        }
+    }
+}
+
 /// The GPUs of a job on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

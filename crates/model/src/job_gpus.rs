@@ -189,6 +189,95 @@ impl JobGpus {
     }
 }
 
+/// The GPUs of a job that the sampler reads: found once, before the job, and named so that each process finds the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledGpus {
+    /// The GPUs.
+    pub gpus: Vec<SampledGpu>,
+    /// Why some of the job's GPUs, or all of them, are not sampled.
+    pub problems: Vec<String>,
+}
+
+/// A GPU that the sampler reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledGpu {
+    /// Its name for NVML.
+    pub id: GpuId,
+    /// NVML index before the job, if it is known.
+    pub index: Option<u32>,
+}
+
+impl SampledGpus {
+    /// Names the GPUs that were [resolved](JobGpus::resolve) from `allocation` among `now`. A GPU of the job that cannot
+    /// be named is left out with the reason: no figures are better than those of another job's GPU.
+    pub fn new(
+        allocation: &Allocation,
+        held: &JobGpus,
+        now: Option<&Gpus>,
+        inventory: &GpuInventory,
+    ) -> SampledGpus {
+        let ids = match allocation {
+            Allocation::Gpus(ids) => ids.as_slice(),
+            Allocation::NoGpus => &[],
+            Allocation::Unreadable(list) => {
+                let why = format!("the job's GPUs are not known: Slurm's list is '{list}'");
+                return SampledGpus { gpus: Vec::new(), problems: vec![why] };
+            }
+        };
+        // A UUID of Slurm's names one device, also a MIG instance, which `held` does not know.
+        let named = |ids: &[GpuId]| SampledGpus {
+            gpus: ids
+                .iter()
+                .filter(|id| matches!(id, GpuId::Uuid(_)))
+                .map(|id| SampledGpu { id: id.clone(), index: None })
+                .collect(),
+            problems: Vec::new(),
+        };
+        if ids.iter().all(|id| matches!(id, GpuId::Uuid(_))) {
+            return named(ids);
+        }
+        let mut found = SampledGpus::default();
+        let present: Vec<u32> = match held {
+            JobGpus::None => Vec::new(),
+            JobGpus::Unclear(why) => {
+                let mut named = named(ids);
+                named.problems.push(format!("it is not known which GPUs the job holds: {why}"));
+                return named;
+            }
+            JobGpus::These { present, .. } => present.iter().copied().collect(),
+            JobGpus::All { .. } => match now {
+                Some(gpus) => gpus.gpus.iter().map(|gpu| gpu.index).collect(),
+                None => ids.iter().filter_map(GpuId::index).collect(),
+            },
+        };
+        for index in present {
+            let uuid = match now {
+                Some(gpus) => {
+                    gpus.gpus.iter().find(|gpu| gpu.index == index).and_then(|gpu| gpu.uuid.known().cloned())
+                }
+                None => inventory
+                    .counted()
+                    .iter()
+                    .find(|known| known.index == index)
+                    .and_then(|known| known.uuid.clone()),
+            };
+            match uuid {
+                Some(uuid) => {
+                    found.gpus.push(SampledGpu { id: GpuId::Uuid(uuid), index: Some(index) });
+                }
+                None => found
+                    .problems
+                    .push(format!("GPU {index} is not sampled: its UUID could not be read before the job")),
+            }
+        }
+        for known in held.missing() {
+            let name = known.pci.map_or_else(|| known.index.to_string(), |pci| pci.to_string());
+            found.problems.push(format!("GPU {name} is not sampled: it was gone before the job"));
+        }
+        found
+    }
+}
+
 enum Place {
     At(u32),
     Missing(KnownGpu),
@@ -297,6 +386,40 @@ mod tests {
         // Or before the job, in the same boot: the longer list has it.
         let before = GpuInventory::new(known, true).with(Some(&back));
         assert_eq!(JobGpus::resolve(&indices(&[3]), Some(&back), &before, None), JobGpus::these([2]));
+    }
+
+    #[test]
+    fn the_sampled_gpus_are_named_by_uuid_behind_a_lost_gpu() {
+        let inventory = GpuInventory::new(KnownGpu::list(&machine(&[0, 1, 2, 3])), true);
+        let lost = machine(&[0, 2, 3]);
+        let sampled = |allocation: &Allocation, now: Option<&Gpus>, inventory: &GpuInventory| {
+            let held = JobGpus::resolve(allocation, now, inventory, None);
+            let found = SampledGpus::new(allocation, &held, now, inventory);
+            let name = |gpu: &SampledGpu| match (&gpu.id, gpu.index) {
+                (GpuId::Uuid(uuid), index) => format!("{uuid} at {index:?}"),
+                (GpuId::Index(index), _) => format!("index {index}"),
+            };
+            (found.gpus.iter().map(name).collect::<Vec<_>>().join(", "), found.problems.join("; "))
+        };
+        let pair = |gpus: &str, problems: &str| (gpus.to_owned(), problems.to_owned());
+        // Slurm's GPU 3 is NVML's GPU 2.
+        assert_eq!(sampled(&indices(&[3]), Some(&lost), &inventory), pair("GPU-3 at Some(2)", ""));
+        let gone = "GPU 1 is not sampled: it was gone before the job";
+        assert_eq!(sampled(&indices(&[0, 1]), Some(&lost), &inventory), pair("GPU-0 at Some(0)", gone));
+        let all = "GPU-0 at Some(0), GPU-2 at Some(1), GPU-3 at Some(2)";
+        assert_eq!(sampled(&indices(&[0, 1, 2, 3]), Some(&lost), &inventory), pair(all, gone));
+        // Under MIG a number counts slices, and a UUID names one.
+        let mut mig = machine(&[0, 1]);
+        mig.gpus[0].mig = Reading::Known(true);
+        let none = GpuInventory::default();
+        let unclear = "it is not known which GPUs the job holds: MIG is on, and Slurm counts slices";
+        assert_eq!(sampled(&indices(&[1]), Some(&mig), &none), pair("", unclear));
+        let slice = Allocation::Gpus(vec![GpuId::Uuid("MIG-7".to_owned())]);
+        assert_eq!(sampled(&slice, Some(&mig), &none), pair("MIG-7 at None", ""));
+        // NVML did not answer before the job: only an inventory of this boot has names.
+        let unread = "GPU 3 is not sampled: its UUID could not be read before the job";
+        assert_eq!(sampled(&indices(&[3]), None, &none), pair("", unread));
+        assert_eq!(sampled(&indices(&[3]), None, &inventory), pair("GPU-3 at Some(3)", ""));
     }
 
     #[test]

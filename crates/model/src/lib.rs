@@ -60,7 +60,7 @@ pub use gpu_places::GpuPlace;
 pub use gpu_samples::{GpmMetric, GpuCounters, GpuField, GpuSample, GpuSamples, Watched, WatchedGpu};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
-pub use job_gpus::{GpuInventory, JobGpus, KnownGpu};
+pub use job_gpus::{GpuInventory, JobGpus, KnownGpu, SampledGpu, SampledGpus};
 pub use job_outputs::{JobOutput, JobOutputs};
 pub use job_processes::{JobProcess, JobProcesses};
 pub use kernel_log::{ForgedLine, KernelLine, KernelLog, KernelMark, XidEvent};

@@ -7,6 +7,7 @@
 //!     <attempt>-<start>/              one run; attempt as the prolog saw it, start in Unix seconds
 //!       run.json                      [`Run`]: who, which attempt, what was asked for
 //!       before.json                   the prolog's snapshot, the epilog's baseline
+//!       gpus.json                     the job's GPUs by UUID, for the sampler
 //!       report.json                   the prolog's part of the report: verdict, rail map, settings
 //!       task.env                      [`TaskEnv`]: the one small file that the plugin reads, as root, per step
 //!       nccl.env -> user/.nccl.env    [`NcclEnv`]: what depends on NCCL's release, for the plugin that NCCL loads

@@ -18,6 +18,9 @@ use crate::Hook;
 const PROGRAM: &str = "railgate-sampler";
 /// In the run's directory. Only root can connect to it, to end the sampler.
 pub const SAMPLER_SOCKET: &str = "sampler.sock";
+/// In the run's directory: the GPUs that the sampler reads, left by the prolog
+/// ([`SampledGpus`](railgate_model::SampledGpus)).
+pub const SAMPLER_GPUS: &str = "gpus.json";
 /// In the run's directory: the tasks found so far, rewritten after each sample.
 pub const SAMPLER_TASKS: &str = "tasks.json";
 

@@ -45,7 +45,7 @@ fn a_user_cannot_read_the_job_of_another_user() -> Result<()> {
         // A job that started under the previous release and whose epilog is still to run.
         let old = "umask 022; mkdir -p /run/railgate/jobs/4711/0-2000000000; cd /run/railgate/jobs/4711
             ln -s 0-2000000000 current; cd current
-            for file in run.json report.json before.json task.env tasks.json nccl.env topology.xml; do
+            for file in run.json report.json before.json gpus.json task.env tasks.json nccl.env topology.xml; do
                 echo old >$file
             done; chmod 755 /run/railgate/jobs";
         sh(cluster, "gn1", old)?;
@@ -72,7 +72,7 @@ fn a_user_cannot_read_the_job_of_another_user() -> Result<()> {
 
         // Bob can read none of the files, neither by listing nor by name.
         let all = sh(cluster, "gn1", &format!("find -L /run/railgate/jobs/{id} -xdev -not -type l; find {run}/user/"))?;
-        for name in ["run.json", "report.json", "before.json", "task.env", "tasks.json", "yield.sock"] {
+        for name in ["run.json", "report.json", "before.json", "gpus.json", "task.env", "tasks.json", "yield.sock"] {
             assert!(all.contains(&format!("/{name}\n")), "{name} in {all}");
         }
         let (alice, bob) = (cluster.alice().on("gn1"), cluster.bob().on("gn1"));
