@@ -175,6 +175,15 @@ mod tests {
         assert!(mounts.is_empty());
     }
 
+    #[test]
+    fn each_check_that_reads_the_fabric_reads_the_pci_tree_which_sorts_its_ports() {
+        let lacks = |check: &&CheckInfo| {
+            check.parts.contains(&PartName::Fabric) && !check.parts.contains(&PartName::Pci)
+        };
+        let lacking: Vec<_> = CHECKS.iter().filter(lacks).map(|check| check.id).collect();
+        assert!(lacking.is_empty(), "{lacking:?}");
+    }
+
     fn extras(toml: &str, phase: Phase, job: Option<&Job>) -> Vec<Extra> {
         plan(&toml::from_str(toml).unwrap(), phase, job).extras
     }

@@ -22,7 +22,7 @@ Fix: `modprobe nvidia_peermem`, and add the module to `/etc/modules-load.d/`. A 
 RDMA was unavailable or switched off.
 ";
     const CLASS: Class = Class::Site;
-    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Host];
+    const PARTS: &'static [PartName] = &[PartName::Gpus, PartName::Fabric, PartName::Pci, PartName::Host];
     const SCOPE: Scope = Scope::Gpus;
     type Settings = Settings;
 

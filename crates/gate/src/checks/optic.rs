@@ -35,7 +35,7 @@ latched, so only one program should read them.
 Fix: clean the connector, check the airflow, replace the transceiver.
 ";
     const CLASS: Class = Class::Fabric;
-    const PARTS: &'static [PartName] = &[PartName::Fabric];
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
     const NEEDS: &'static [Need<Settings>] =
         &[Need::follow_up(|_, scene| scene.judged_interfaces().map(FollowUp::Optics))];
     const SCOPE: Scope = Scope::Fabric;

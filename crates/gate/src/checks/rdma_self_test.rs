@@ -34,7 +34,7 @@ The bandwidth is reported, and judged only with `min_gbps`: what a loop through 
 If the program is missing or prints nothing, the result is `unknown`.
 ";
     const CLASS: Class = Class::Node;
-    const PARTS: &'static [PartName] = &[PartName::Fabric];
+    const PARTS: &'static [PartName] = &[PartName::Fabric, PartName::Pci];
     const NEEDS: &'static [Need<Settings>] = &[Need::follow_up(request)];
     const SCOPE: Scope = Scope::Fabric;
     const PHASES: &'static [Phase] = &[Phase::Prolog, Phase::Periodic];
