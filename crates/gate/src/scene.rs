@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_model::{
-    Access, Allocation, Fabric, Gpu, GpuId, GpuInventory, Hca, JobGpus, KnownGpu, Part, PartName, PciAddress,
-    Phase, Port, PortState, Profile, Reading, Snapshot, XidEvent, compute_ports,
+    Access, Allocation, ComputePorts, Fabric, Gpu, GpuId, GpuInventory, Hca, JobGpus, KnownGpu, Part,
+    PartName, PciAddress, Phase, Port, PortState, Profile, Reading, Snapshot, XidEvent, compute_ports,
 };
 
 use crate::near::{Near, nearest};
@@ -236,10 +236,7 @@ impl<'a> Scene<'a> {
     /// The compute ports of the node, as the rail map has them. A port that looks like storage counts where fewer ports than the
     /// profile expects would remain: its fault may make it look so.
     pub(crate) fn compute_ports(&self) -> Vec<(&'a Hca, &'a Port)> {
-        let unknown = Profile::generic();
-        let profile = self.profile().unwrap_or(&unknown);
-        let expected = profile.fabric.hcas.unwrap_or(0) as usize;
-        let mut ports = compute_ports(self.now, profile).at_least(expected);
+        let mut ports = self.sorted_ports().with_faulty();
         let hcas = self.now.fabric.data().map_or(&[][..], |fabric| &fabric.hcas);
         // In the order of the snapshot.
         let at = |hca: &Hca| hcas.iter().position(|other| other.name == hca.name);
@@ -247,12 +244,22 @@ impl<'a> Scene<'a> {
         ports
     }
 
+    /// How many compute ports a healthy node of this type has; `None` if the profile has no number.
+    pub(crate) fn expected_ports(&self) -> Option<usize> {
+        self.sorted_ports().expected
+    }
+
+    fn sorted_ports(&self) -> ComputePorts<'a> {
+        let unknown = Profile::generic();
+        compute_ports(self.now, self.profile().unwrap_or(&unknown))
+    }
+
     /// The compute ports that this check run judges: all of them, or on a shared node those nearest to
     /// the job's GPUs.
     pub(crate) fn judged_ports(&self) -> Vec<JudgedPort<'a>> {
         let Some(fabric) = self.now.fabric.data() else { return Vec::new() };
-        let profile = self.profile().and_then(|profile| profile.fabric.hcas);
-        if profile == Some(0) {
+        let expected = self.expected_ports();
+        if expected == Some(0) {
             return Vec::new();
         }
         let all = self.compute_ports();
@@ -264,7 +271,7 @@ impl<'a> Scene<'a> {
             Some(near) if near.unclear.contains(name) => Some(false),
             Some(_) => None,
         };
-        let wanted = profile.unwrap_or(0) as usize;
+        let wanted = expected.unwrap_or(0);
         let active = all.iter().filter(|(_, port)| port.state == Reading::Known(PortState::Active)).count();
         // A second port without a cable is no fault while the expected number of ports is active.
         let by_profile = wanted > 0 && (all.len() <= wanted || active < wanted);

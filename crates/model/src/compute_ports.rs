@@ -1,6 +1,8 @@
 //! Which RDMA ports of a node are compute ports, and why the others are not: one answer for the gate, which judges them,
 //! and for the rail map, which NCCL gets.
 
+use std::collections::BTreeSet;
+
 use crate::gpu_places::gpu_places;
 use crate::{Distance, GpuPlace, Hca, LinkLayer, PciAddress, Port, PortState, Profile, Reading, Snapshot};
 
@@ -41,16 +43,20 @@ pub struct ComputePorts<'a> {
     pub notes: Vec<String>,
     /// The profile's `[rails] wiring` decided, because the PCI tree does not tell pairs.
     pub by_wiring: bool,
+    /// How many compute ports a healthy machine has: the profile's `hcas`, but no more than its wiring names if that decided.
+    pub expected: Option<usize>,
     /// Gb/s of a compute port: the profile's, or what most ports have.
     rate_gbps: Option<f64>,
 }
 
 impl<'a> ComputePorts<'a> {
-    /// The compute ports, ports that none of them lacks, and, where these are fewer than `expected`, those left-out ports that
+    /// The compute ports, ports that none of them lacks, and, where these are fewer than expected, those left-out ports that
     /// may be compute ports with a fault: at the rate of one; or not active, or of unknown rate; or beside a GPU at a lower rate,
     /// in this order.
-    /// An active port at another rate to which no GPU is nearest is storage.
-    pub fn at_least(&self, expected: usize) -> Vec<(&'a Hca, &'a Port)> {
+    /// An active port at another rate to which no GPU is nearest is storage. Where no number is expected, one beside a GPU
+    /// stays: it may have trained down.
+    pub fn with_faulty(&self) -> Vec<(&'a Hca, &'a Port)> {
+        let expected = self.expected.unwrap_or(0);
         let mut found: Vec<_> = self.ports.iter().map(|port| (port.hca, port.port)).collect();
         let mut add = |fits: &dyn Fn(&NotCompute<'_>) -> bool| {
             found.extend(self.left_out.iter().filter(|left| fits(left)).map(|left| (left.hca, left.port)));
@@ -61,10 +67,11 @@ impl<'a> ComputePorts<'a> {
             self.rate_gbps.is_some() && left.port.rate_gbps.known() == self.rate_gbps.as_ref()
         };
         let by_place = |left: &NotCompute<'_>| matches!(left.because, Because::Distance | Because::Layer);
-        let _ = add(&|left| left.because == Because::Spare)
+        let by_rate = |left: &NotCompute<'_>| left.because == Because::Rate;
+        let _ = add(&|left| left.because == Because::Spare || self.expected.is_none() && by_rate(left))
             || add(&|left| by_place(left) && is_active(left) && at_rate(left))
             || add(&|left| by_place(left) && (!is_active(left) || left.port.rate_gbps.known().is_none()))
-            || add(&|left| left.because == Because::Rate);
+            || add(&by_rate);
         found
     }
 }
@@ -78,6 +85,7 @@ pub fn compute_ports<'a>(snapshot: &'a Snapshot, profile: &Profile) -> ComputePo
         left_out: Vec::new(),
         notes: Vec::new(),
         by_wiring: false,
+        expected: profile.fabric.hcas.map(|count| count as usize),
         rate_gbps: profile.fabric.rate_gbps,
     };
     let mut sorted = Sorted { found, profile };
@@ -205,10 +213,6 @@ impl<'a> Sorted<'a, '_> {
         self.found.ports.sort_by_key(ComputePort::place);
     }
 
-    fn expected(&self) -> Option<usize> {
-        self.profile.fabric.hcas.map(|count| count as usize)
-    }
-
     /// The rate of compute ports in Gb/s: the profile's, or the commonest of those that are left.
     fn usual_rate(&mut self) -> Option<f64> {
         let rates = self.found.ports.iter().filter_map(ComputePort::rate);
@@ -238,7 +242,7 @@ impl<'a> Sorted<'a, '_> {
         }
         let rate = self.usual_rate();
         let near = self.found.ports.iter().filter(|port| port.is_near()).count();
-        let expected = self.expected().filter(|_| near > 0);
+        let expected = self.found.expected.filter(|_| near > 0);
         let mut room = match expected {
             // Fewer than GPUs: some may be far from all of them.
             Some(expected) if expected < gpus + missing => expected.saturating_sub(near),
@@ -276,7 +280,7 @@ impl<'a> Sorted<'a, '_> {
         let Some(rate) = self.usual_rate() else { return };
         let odd = |port: &ComputePort<'_>| port.rate().filter(|have| (have - rate).abs() > 0.5);
         let regular = self.found.ports.iter().any(|port| odd(port).is_none());
-        let room = self.expected().unwrap_or(self.found.gpus.len());
+        let room = self.found.expected.unwrap_or(self.found.gpus.len());
         if self.found.ports.len() > room && regular {
             self.leave_out(Because::Rate, |port| {
                 Some(format!("{} Gb/s, compute ports have {rate} Gb/s", odd(port)?))
@@ -296,7 +300,7 @@ impl<'a> Sorted<'a, '_> {
     fn drop_spare(&mut self) {
         let active: Vec<&Hca> =
             self.found.ports.iter().filter(|port| port.is_active()).map(|port| port.hca).collect();
-        let expected = self.expected();
+        let expected = self.found.expected;
         self.leave_out(Because::Spare, |port| {
             let is_spare = !port.is_usable()
                 && match expected {
@@ -309,6 +313,8 @@ impl<'a> Sorted<'a, '_> {
 
     fn keep_wired(&mut self) {
         let wiring = &self.profile.rails.wiring;
+        let wired = wiring.iter().map(|(_, hca)| hca.as_str()).collect::<BTreeSet<_>>().len();
+        self.found.expected = self.found.expected.map(|count| count.min(wired));
         for (gpu, hca) in wiring {
             if !self.found.ports.iter().any(|port| port.hca.name == *hca) {
                 self.found

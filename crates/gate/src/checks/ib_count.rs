@@ -20,7 +20,8 @@ impl Check for IbCount {
     const ABOUT: &'static str = "fewer RDMA devices than the machine type has";
     const EXPLAIN: &'static str = "
 Reads `/sys/class/infiniband` and counts the compute ports. `railgate rails` shows which ports it
-leaves out as storage or management. Compared with `fabric.hcas`; the devices of the last clean check run show which one is missing.
+leaves out as storage or management. Compared with `fabric.hcas`, or with
+the number of HCAs in `[rails] wiring` where that decides and is smaller; the devices of the last clean check run show which one is missing.
 
 Why: NCCL pairs devices by their position in a list; if a node lacks one, its rails are crossed or its job hangs.
 
@@ -36,10 +37,9 @@ sighting within an hour. Within `boot_grace` of `ib-port` after boot it is `unkn
     type Settings = Settings;
 
     fn judge(scene: &Scene<'_>, _: &Settings, out: &mut Report<'_>) {
-        let Some(profile) = scene.profile().map(|profile| &profile.fabric) else { return };
-        let (Some(want), Some(fabric)) = (profile.hcas, scene.now.fabric.data()) else { return };
+        let (Some(want), Some(fabric)) = (scene.expected_ports(), scene.now.fabric.data()) else { return };
         let count = scene.compute_ports().len();
-        if count >= want as usize {
+        if count >= want {
             return;
         }
         let here: BTreeSet<&str> = fabric.hcas.iter().map(|hca| hca.name.as_str()).collect();
@@ -100,6 +100,28 @@ mod tests {
         assert_eq!(shared(&[2]).of("ib-count"), [Severity::Fail]);
         let forgotten = case("h100-sxm:ib-missing@2").holding(&[2]);
         assert_eq!(forgotten.of("ib-count"), [Severity::Warn]);
+    }
+
+    #[test]
+    fn where_the_wiring_decides_no_more_ports_are_expected_than_it_names() {
+        let dual = |faults: &str| {
+            case(&format!("h100-sxm{faults}")).with(|case| {
+                let profile = case.profile.as_mut().unwrap();
+                profile.fabric.hcas = Some(16);
+                profile.rails.wiring = (0..8).map(|gpu| (gpu, format!("mlx5_{gpu}"))).collect();
+                for device in &mut read(&mut case.now.pci).devices {
+                    device.bridges.clear();
+                }
+                for hca in &mut read(&mut case.now.fabric).hcas {
+                    let second = railgate_model::Port { number: 2, ..hca.ports[0].clone() };
+                    hca.ports.push(second);
+                }
+            })
+        };
+        assert_eq!(dual("").summary(), "fit");
+        assert_eq!(dual(":ib-missing@2").summary(), "unfit: fail ib-count: 7 of 8 RDMA ports; check HCA");
+        assert_eq!(dual(":ib-port-down@2").of("ib-port"), [Severity::Fail]);
+        assert_eq!(dual(":ib-layer@2").of("ib-layer"), [Severity::Warn; 2], "each port of the card");
     }
 
     #[test]

@@ -87,6 +87,25 @@ mod tests {
     }
 
     #[test]
+    fn without_a_number_of_hcas_a_port_that_trained_down_is_still_judged() {
+        let slow = during_a_job("ib-rate-low@2,ib-symbol-errors@2").with(|case| {
+            case.profile.as_mut().unwrap().fabric.hcas = None;
+            for snapshot in std::iter::once(&mut case.now).chain(&mut case.before) {
+                for hca in &mut read(&mut snapshot.fabric).hcas {
+                    // The second ports of the cards, without errors: more ports than GPUs.
+                    let second = railgate_model::Port {
+                        number: 2,
+                        counters: Default::default(),
+                        ..hca.ports[0].clone()
+                    };
+                    hca.ports.push(second);
+                }
+            }
+        });
+        assert_eq!(slow.of("ib-errors"), during_a_job("ib-symbol-errors@2").of("ib-errors"));
+    }
+
+    #[test]
     fn errors_from_before_the_job_do_not_count() {
         assert_eq!(case("h100-sxm:ib-symbol-errors@2").summary(), "fit");
         let before = case("h100-sxm:ib-symbol-errors@2").now;

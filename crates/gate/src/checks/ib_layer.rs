@@ -26,9 +26,11 @@ Fix: `mlxconfig -d DEVICE set LINK_TYPE_P1=1` (InfiniBand) or `=2` (Ethernet), t
 
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(profile) = scene.profile().map(|profile| &profile.fabric) else { return };
-        let (Some(want), Some(layer)) = (profile.hcas, profile.link_layer.as_deref()) else { return };
+        let (Some(want), Some(layer)) = (scene.expected_ports(), profile.link_layer.as_deref()) else {
+            return;
+        };
         let Some(fabric) = scene.now.fabric.data() else { return };
-        if !scene.whole() || scene.compute_ports().len() >= want as usize {
+        if !scene.whole() || scene.compute_ports().len() >= want {
             return;
         }
         for hca in fabric.hcas.iter().filter(|hca| !scene.excluded(&hca.name)) {
