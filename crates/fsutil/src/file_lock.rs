@@ -67,12 +67,26 @@ impl FileLock {
     }
 }
 
+/// What a lock on a file allows others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Other shared locks.
+    Shared,
+    /// None.
+    Exclusive,
+}
+
 /// Locks a file that carries data, for which [`FileLock`] must not be used. Returns `None` if it does not become free
 /// within `wait`. Tries once even if `wait` is zero.
 ///
 /// # Errors
 /// Returns an error if the file system cannot lock it.
-pub fn lock_data(file: File, how: FlockArg, wait: Duration) -> io::Result<Option<Flock<File>>> {
+pub fn lock_data(file: File, share: Share, wait: Duration) -> io::Result<Option<Flock<File>>> {
+    // Waiting in the kernel has no deadline.
+    let how = match share {
+        Share::Shared => FlockArg::LockSharedNonblock,
+        Share::Exclusive => FlockArg::LockExclusiveNonblock,
+    };
     let mut file = Some(file);
     poll(wait, DATA_PAUSE, || match file.take().map(|file| Flock::lock(file, how)) {
         Some(Ok(held)) => Ok(Some(held)),
@@ -210,6 +224,20 @@ mod tests {
             });
             assert_eq!(inside.into_inner().unwrap().len(), 4);
         }
+    }
+
+    #[test]
+    fn a_lock_on_data_ends_its_wait() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("notes");
+        fs::write(&path, "x").unwrap();
+        let lock = |share| lock_data(File::open(&path).unwrap(), share, Duration::from_millis(10)).unwrap();
+        let shared = (lock(Share::Shared), lock(Share::Shared));
+        assert!(shared.0.is_some() && shared.1.is_some());
+        assert!(lock(Share::Exclusive).is_none());
+        drop(shared);
+        let held = lock(Share::Exclusive);
+        assert!(held.is_some() && lock(Share::Shared).is_none());
     }
 
     #[test]

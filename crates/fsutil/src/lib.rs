@@ -9,7 +9,7 @@ mod read_error;
 mod trust;
 mod whole;
 
-pub use file_lock::{FileLock, lock_data};
+pub use file_lock::{FileLock, Share, lock_data};
 pub use read_error::ReadError;
 pub use trust::{Untrusted, trusted};
 pub use whole::{Put, put_at, read_small, write_whole};

@@ -38,12 +38,16 @@ pub fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// # Errors
 /// Returns the error of the file system, or `InvalidData` for a file over 32 MiB.
 pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
-    let file = nofollow::read(path)?;
-    if file.metadata()?.len() > MAX_FILE {
+    read_at_most(nofollow::read(path)?, MAX_FILE)
+}
+
+/// Judges what was read: a file may grow after its size was read, and the first part of one is not the file.
+fn read_at_most(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(most + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > most {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "larger than 32 MiB"));
     }
-    let mut content = Vec::new();
-    file.take(MAX_FILE).read_to_end(&mut content)?;
     Ok(content)
 }
 
@@ -91,6 +95,12 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused_not_cut() {
+        assert_eq!(read_at_most(&b"1234"[..], 4).unwrap(), b"1234");
+        assert_eq!(read_at_most(&b"12345"[..], 4).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 
     #[test]
     fn a_file_is_replaced_or_kept_without_leftovers() {

@@ -7,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use nix::fcntl::{Flock, FlockArg};
-use railgate_fsutil::{lock_data, nofollow, write_whole};
+use nix::fcntl::Flock;
+use railgate_fsutil::{Share, lock_data, nofollow, write_whole};
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +77,7 @@ impl Spool {
         let deadline = Instant::now() + WAIT;
         loop {
             // A shared lock, so that only taking over waits for writers; it renames the file first.
-            let mut held = locked(&path, FlockArg::LockSharedNonblock, deadline)?;
+            let mut held = locked(&path, Share::Shared, deadline)?;
             let ours = held.metadata()?;
             let there = fs::symlink_metadata(&path);
             if there.is_ok_and(|there| (there.ino(), there.dev()) == (ours.ino(), ours.dev())) {
@@ -117,7 +117,7 @@ impl Spool {
             }
         }
         // A process that opened the file before the rename has finished writing once this lock is acquired.
-        let _held = locked(&taken, FlockArg::LockExclusiveNonblock, Instant::now() + WAIT)?;
+        let _held = locked(&taken, Share::Exclusive, Instant::now() + WAIT)?;
         lines(&taken)
     }
 
@@ -196,9 +196,9 @@ impl Spool {
 }
 
 /// Locks the notes file itself. Not a [`railgate_fsutil::FileLock`], whose file has no content and may be replaced.
-fn locked(path: &Path, how: FlockArg, until: Instant) -> io::Result<Flock<File>> {
+fn locked(path: &Path, share: Share, until: Instant) -> io::Result<Flock<File>> {
     let wait = until.saturating_duration_since(Instant::now());
-    let held = lock_data(open(path)?, how, wait)?;
+    let held = lock_data(open(path)?, share, wait)?;
     held.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "the notes stay locked"))
 }
 
