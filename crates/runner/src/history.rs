@@ -63,7 +63,7 @@ impl History {
             }),
             Err(why) if why.kind() == io::ErrorKind::NotFound => History::default(),
             Err(why) => {
-                tracing::warn!("{}: {why}; no state is saved", path.display());
+                tracing::warn!("{}: {why}; starting with an empty history", path.display());
                 History::default()
             }
         }
