@@ -12,13 +12,16 @@ use railgate_text::{Lines, put, shorten};
 
 use crate::redact::redact;
 use crate::view::{
-    AskedNode, Before, Controller, Found, GateRow, OfAttempt, Rails, Ran, Sentence, View, screen, view,
+    AskedNode, Before, Controller, Found, GateRow, ListedRows, OfAttempt, Rails, Ran, Sentence, View, screen,
+    view,
 };
 use crate::{Attempt, JobReport, Weight};
 
 const WIDTH: usize = 96;
 /// Maximum of healthy nodes listed; above it they are summed up. Nodes with findings are always listed.
 pub(crate) const MOST_NODES: usize = 16;
+/// Maximum number of nodes in the table of the gate.
+const MOST_ROWS: usize = 100;
 
 /// The report for a terminal: why the job ended, then the timeline, then details. For a job of many nodes with
 /// figures, only the first screen unless `full` is set.
@@ -234,9 +237,8 @@ fn story(out: &mut Text, report: &JobReport) {
 fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &Attempt, of: &OfAttempt) {
     let count = report.attempts.len();
     let is_last = position + 1 == count;
-    let number = if count > 1 { format!("(#{})", position + 1) } else { String::new() };
     let section = format!("attempt {}", attempt.attempt);
-    out.section(&section, &number);
+    out.section(&section, "");
     if count > 1 {
         out.field("ended", &format!("{}. {}", of.ended.kind.title(), of.ended.why.as_str()));
     }
@@ -297,16 +299,15 @@ fn decision(out: &mut Text, controller: &Controller) {
 }
 
 fn gate(out: &mut Text, gate: &[GateRow]) {
-    let listed = |row: &&GateRow| gate.len() <= MOST_NODES || row.has_news;
+    let listed = ListedRows::of(gate, MOST_NODES, MOST_ROWS);
     let word = |fitness: Option<Fitness>, has_ended: bool| match fitness {
         Some(fitness) => fitness.to_string(),
         None if has_ended => "not judged".to_owned(),
         None => "-".to_owned(),
     };
-    let rows: Vec<Vec<String>> = gate
+    let rows: Vec<Vec<String>> = listed
+        .rows
         .iter()
-        .filter(listed)
-        .take(100)
         .map(|row| {
             vec![
                 shorten(&row.node, 24),
@@ -317,10 +318,11 @@ fn gate(out: &mut Text, gate: &[GateRow]) {
             ]
         })
         .collect();
-    out.table(&["NODE", "BEFORE", "AFTER", "GATE", "REQUEUE"], &rows);
-    let rest = gate.len() - gate.iter().filter(listed).count();
-    if rest > 0 {
-        out.line(&format!("  and {} without findings", more_nodes(rest)));
+    if !rows.is_empty() {
+        out.table(&["NODE", "BEFORE", "AFTER", "GATE", "REQUEUE"], &rows);
+    }
+    if let Some(rest) = listed.rest() {
+        out.line(&format!("  {rest}"));
     }
 }
 
@@ -362,11 +364,6 @@ fn wiring(out: &mut Text, title: &str, rails: &Rails) {
     }
 }
 
-/// Counted phrase, `1 more node` or `300 more nodes`.
-pub(crate) fn more_nodes(count: usize) -> String {
-    format!("{count} more node{}", if count == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use railgate_node_report::testing::{evil_tasks, evil_transport, job, part};
@@ -379,6 +376,7 @@ mod tests {
         let text = text(&story(), false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "job 48213 on alpha: completed, 3 attempts");
+        assert!(lines.contains(&"ATTEMPT 0"), "{text}");
         assert!(lines[2].starts_with("why "), "{}", lines[2]);
         for part in [
             "WHAT HAPPENED",
@@ -420,6 +418,6 @@ mod tests {
     fn large_job_is_summed_up() {
         let nodes: Vec<_> = (0..300).map(|n| part(&format!("n{n:03}"), &job(0..8), "", vec![], 0)).collect();
         let text = text(&merged(nodes, vec![], None), true);
-        assert!(text.contains("and 300 more nodes without findings") && text.lines().count() < 600);
+        assert!(text.contains("  300 nodes without findings") && text.lines().count() < 600);
     }
 }

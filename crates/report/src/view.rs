@@ -14,9 +14,10 @@ pub(crate) mod screen;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
 use serde::Serialize;
 
-pub(crate) use attempt::{AskedNode, Controller, Found, GateRow, OfAttempt, Ran};
+pub(crate) use attempt::{AskedNode, Controller, Found, GateRow, ListedRows, OfAttempt, Ran};
 pub(crate) use counters::{Count, Counters, GpuRow, NodeCounters, PortRow};
 pub(crate) use environment::{Environment, NodesAlike};
 pub(crate) use head::{Before, Ending, Head};
@@ -28,7 +29,8 @@ use railgate_diagnosis::Diagnosis;
 use crate::JobReport;
 
 /// A sentence that every format shows. Tests find sentences by this type.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Sentence {
     sentence: String,
 }
@@ -45,8 +47,14 @@ impl From<String> for Sentence {
     }
 }
 
+/// Counted phrase, `1 more node` or `300 more nodes`.
+pub(crate) fn more_nodes(count: usize) -> String {
+    format!("{count} more node{}", if count == 1 { "" } else { "s" })
+}
+
 /// Content of a report.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct View {
     pub(crate) head: Head,
     /// The first screen; empty if no node report has figures.
@@ -64,7 +72,8 @@ pub(crate) struct View {
 }
 
 /// A missing part of the report.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Lacking {
     pub(crate) what: Sentence,
     pub(crate) why: Sentence,
@@ -96,14 +105,15 @@ pub(crate) fn view(report: &JobReport) -> View {
 }
 
 /// A finding of a diagnosis rule.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct DiagnosisRow {
     pub(crate) rule: String,
     pub(crate) what: String,
     /// Cost, `3.1 %`; empty if unknown or zero.
     pub(crate) costs: String,
-    /// Who has to act, and the confidence: `hardware, high`.
-    pub(crate) whose: String,
+    /// Class and confidence: `hardware, high`.
+    pub(crate) class: String,
     pub(crate) fix: String,
 }
 
@@ -116,7 +126,7 @@ pub(crate) fn diagnoses(report: &JobReport) -> Vec<DiagnosisRow> {
             rule: one.rule.clone(),
             what: one.what.clone(),
             costs: costs.map_or_else(String::new, |costs| format!("{:.1} %", 100.0 * costs)),
-            whose: format!("{}, {}", one.class, one.confidence),
+            class: format!("{}, {}", one.class, one.confidence),
             fix: one.fix.clone(),
         }
     };

@@ -4,18 +4,18 @@ use railgate_node_report::plain::float;
 
 use super::{Text, ended, first_error, pill, table};
 use crate::Attempt;
-use crate::text::more_nodes;
 use crate::view::{
-    AskedNode, Controller, Count, Counters, Found, GateRow, GpuRow, NodeCounters, OfAttempt, PortRow, Rails,
-    Ran,
+    AskedNode, Controller, Count, Counters, Found, GateRow, GpuRow, ListedRows, NodeCounters, OfAttempt,
+    PortRow, Rails, Ran, more_nodes,
 };
 
 /// Beyond so many nodes the rest is in the JSON.
 const MOST_NODES: usize = 64;
 
 pub(super) fn attempt(attempt: &Attempt, of: &OfAttempt, numbered: bool) -> Markup {
-    let asked = of.controller.iter().flat_map(|controller| &controller.nodes).take(MOST_NODES);
-    let asked: Vec<Vec<String>> = asked.map(asked_cells).collect();
+    let asked = of.controller.iter().flat_map(|controller| &controller.nodes);
+    let more_asked = asked.clone().count().saturating_sub(MOST_NODES);
+    let asked: Vec<Vec<String>> = asked.take(MOST_NODES).map(asked_cells).collect();
     let findings: Vec<Vec<String>> = of.findings.iter().map(finding).collect();
     html! {
         h2 { "Attempt " (attempt.attempt) @if numbered { (pill(attempt.ended.kind)) } }
@@ -42,6 +42,9 @@ pub(super) fn attempt(attempt: &Attempt, of: &OfAttempt, numbered: bool) -> Mark
                 }
             }
             (table(&["Node", "State", "`Reason", "Evidence"], &asked))
+            @if more_asked > 0 {
+                p.soft { "and " (Text(&more_nodes(more_asked))) ": --format json" }
+            }
             @if !of.gate.is_empty() { (gate(&of.gate)) }
             @if !findings.is_empty() {
                 h3 { "Findings" }
@@ -88,20 +91,21 @@ fn word(fitness: Option<Fitness>) -> Markup {
 }
 
 fn gate(gate: &[GateRow]) -> Markup {
-    let listed = |row: &&GateRow| gate.len() <= MOST_NODES || row.has_news;
-    let rest = gate.len() - gate.iter().filter(listed).count();
+    let listed = ListedRows::of(gate, MOST_NODES, MOST_NODES);
     html! {
         h3 { "Gate" }
-        div.scroll { table {
-            thead { tr {
-                th { "Node" } th { "Before" } th { "After" } th { "Options" } th { "What railgate did" }
+        @if !listed.rows.is_empty() {
+            div.scroll { table {
+                thead { tr {
+                    th { "Node" } th { "Before" } th { "After" } th { "Options" } th { "What railgate did" }
+                } }
+                tbody {
+                    @for row in &listed.rows { (gate_row(row)) }
+                }
             } }
-            tbody {
-                @for row in gate.iter().filter(listed).take(MOST_NODES) { (gate_row(row)) }
-            }
-        } }
-        @if rest > 0 {
-            p.soft { "and " (Text(&more_nodes(rest))) " without findings" }
+        }
+        @if let Some(rest) = listed.rest() {
+            p.soft { (Text(&rest)) }
         }
     }
 }
@@ -180,8 +184,8 @@ fn counters(counters: &Counters) -> Markup {
     html! {
         p { "Counters: " (counters.totals) }
         @for (place, node) in counters.nodes.iter().enumerate() { (one_node(node, place == 0)) }
-        @if counters.more > 0 {
-            p.soft { (Text(&more_nodes(counters.more))) ", nothing unusual in the counters: --format json" }
+        @if let Some(rest) = counters.rest(|_| true) {
+            p.soft { (Text(&rest)) ": --format json" }
         }
     }
 }

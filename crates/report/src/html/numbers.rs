@@ -33,7 +33,7 @@ pub(super) fn of_the_job(rows: impl Iterator<Item = (&'static str, String)>) -> 
 
 pub(super) fn diagnoses(diagnoses: &[DiagnosisRow]) -> Markup {
     let cells = |one: &DiagnosisRow| {
-        [&one.rule, &one.what, &one.costs, &one.whose, &one.fix].into_iter().cloned().collect()
+        [&one.rule, &one.what, &one.costs, &one.class, &one.fix].into_iter().cloned().collect()
     };
     let rows: Vec<Vec<String>> = diagnoses.iter().map(cells).collect();
     html! {

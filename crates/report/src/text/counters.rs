@@ -2,7 +2,7 @@ use railgate_model::Access;
 use railgate_node_report::plain::plain;
 use railgate_text::shorten;
 
-use super::{Text, more_nodes};
+use super::Text;
 use crate::view::{Counters, GpuRow, NodeCounters, PortRow};
 
 /// Maximum number of nodes with tables.
@@ -22,9 +22,8 @@ pub(super) fn counters(out: &mut Text, title: &str, counters: &Counters, is_last
     for node in &shown {
         one_node(out, node);
     }
-    let rest = counters.nodes.len() + counters.more - shown.len();
-    if rest > 0 {
-        out.line(&format!("  {}, nothing unusual in the counters: --format html or json", more_nodes(rest)));
+    if let Some(rest) = counters.rest(|node| shown.iter().any(|shown| std::ptr::eq(*shown, node))) {
+        out.line(&format!("  {rest}: --format html or json"));
     }
 }
 

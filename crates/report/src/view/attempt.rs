@@ -3,14 +3,15 @@
 use railgate_model::Fitness;
 use railgate_node_report::plain::{float, span, stamp};
 use railgate_node_report::{Decision, GateRun, NodeReport};
+#[cfg(test)]
 use serde::Serialize;
 
-use super::Sentence;
 use super::counters::{self, Counters};
 use super::environment::{self, Environment};
 use super::head::{Ending, ending, first_error};
 use super::nccl::warnings;
 use super::rails::{self, Rails};
+use super::{Sentence, more_nodes};
 use crate::exits;
 use crate::why::decided;
 use crate::{Attempt, EndKind};
@@ -23,7 +24,8 @@ const MOST_FINDINGS: usize = 50;
 const MOST_FAULTS: usize = 20;
 
 /// One attempt.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct OfAttempt {
     pub(crate) ended: Ending,
     /// The first error in its own logs, and what is to be known beside it.
@@ -52,14 +54,16 @@ pub(crate) struct OfAttempt {
 }
 
 /// Duration of an attempt.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) enum Ran {
     Ended(Sentence),
     Since(Sentence),
 }
 
 /// Decision of the controller.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Controller {
     /// The decision, `railgate requeued the job`.
     pub(crate) what: &'static str,
@@ -72,7 +76,8 @@ pub(crate) struct Controller {
 }
 
 /// A node that the controller checked.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct AskedNode {
     pub(crate) node: String,
     pub(crate) state: String,
@@ -82,7 +87,8 @@ pub(crate) struct AskedNode {
 }
 
 /// Verdicts on a node before and after the attempt.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct GateRow {
     pub(crate) node: String,
     /// Verdict before the attempt; `None` if there was no check run.
@@ -100,8 +106,44 @@ pub(crate) struct GateRow {
     pub(crate) has_news: bool,
 }
 
+/// The rows of the gate that a format lists, and how many others there are.
+pub(crate) struct ListedRows<'a> {
+    pub(crate) rows: Vec<&'a GateRow>,
+    /// Nodes with findings beyond the table's length.
+    more_with_news: usize,
+    /// Nodes without findings, which are left out where there are many nodes.
+    quiet: usize,
+}
+
+impl<'a> ListedRows<'a> {
+    /// Lists all nodes if these are at most `few`, else those with findings; at most `most` rows.
+    pub(crate) fn of(gate: &'a [GateRow], few: usize, most: usize) -> Self {
+        let mut rows: Vec<&GateRow> = gate.iter().filter(|row| gate.len() <= few || row.has_news).collect();
+        let quiet = gate.len() - rows.len();
+        let more_with_news = rows.len().saturating_sub(most);
+        rows.truncate(most);
+        ListedRows { rows, more_with_news, quiet }
+    }
+
+    /// What is said of the other nodes; `None` if there are none.
+    pub(crate) fn rest(&self) -> Option<String> {
+        if self.rows.is_empty() {
+            let nodes = if self.quiet == 1 { "1 node".to_owned() } else { format!("{} nodes", self.quiet) };
+            return (self.quiet > 0).then(|| format!("{nodes} without findings"));
+        }
+        let part =
+            |count: usize, what: &str| (count > 0).then(|| format!("and {} {what}", more_nodes(count)));
+        let parts: Vec<String> = part(self.more_with_news, "with findings")
+            .into_iter()
+            .chain(part(self.quiet, "without findings"))
+            .collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}
+
 /// One item that the gate reports about a node.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) enum Found {
     Finding {
         node: String,

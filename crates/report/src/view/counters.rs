@@ -3,27 +3,45 @@
 use railgate_model::{Access, Reading};
 use railgate_node_report::plain::{byte_rate, bytes, cell, energy, float, port_state, span, stamp};
 use railgate_node_report::{Counter, GpuUse, NodeReport, PortUse, Window};
+#[cfg(test)]
 use serde::Serialize;
 
-use super::Sentence;
+use super::{Sentence, more_nodes};
 use crate::Attempt;
 
 /// With more nodes than this, only those with anomalies are listed, up to this number.
 const MOST_NODES: usize = 64;
 
 /// Counters of the nodes of an attempt.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Counters {
     /// Energy of the GPUs and traffic of the rails.
     pub(crate) totals: Sentence,
     /// If none of many nodes has anomalies, only the first one.
     pub(crate) nodes: Vec<NodeCounters>,
-    /// Number of nodes not listed.
+    /// Number of nodes without anomalies that are not listed.
     pub(crate) more: usize,
+    /// The same of nodes with anomalies.
+    pub(crate) more_odd: usize,
+}
+
+impl Counters {
+    /// What is said of the nodes that are not listed; `None` if all are.
+    pub(crate) fn rest(&self, is_listed: impl Fn(&NodeCounters) -> bool) -> Option<String> {
+        let hidden =
+            |is_odd: bool| self.nodes.iter().filter(|node| node.is_odd == is_odd && !is_listed(node)).count();
+        let (odd, quiet) = (hidden(true) + self.more_odd, hidden(false) + self.more);
+        let odd = (odd > 0).then(|| format!("{} with unusual counters", more_nodes(odd)));
+        let quiet = (quiet > 0).then(|| format!("{}, nothing unusual in the counters", more_nodes(quiet)));
+        let parts: Vec<String> = odd.into_iter().chain(quiet).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
 }
 
 /// Counters of one node.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct NodeCounters {
     pub(crate) node: String,
     /// Period, `over 1 h 00 min from 2027-01-15 08:00:00 UTC`.
@@ -36,7 +54,8 @@ pub(crate) struct NodeCounters {
 }
 
 /// A counter before and after, and its increase.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Count {
     pub(crate) before: String,
     pub(crate) after: String,
@@ -44,7 +63,8 @@ pub(crate) struct Count {
 }
 
 /// One GPU.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct GpuRow {
     pub(crate) index: u32,
     pub(crate) pci: String,
@@ -66,7 +86,8 @@ pub(crate) struct GpuRow {
 }
 
 /// One RDMA port.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct PortRow {
     /// Rail number; `-` for a port that is not on a rail.
     pub(crate) rail: String,
@@ -96,9 +117,12 @@ pub(super) fn counters(attempt: &Attempt) -> Option<Counters> {
             listed.push(first);
         }
     }
+    let odd = |nodes: &[&NodeReport]| nodes.iter().filter(|node| is_odd(node)).count();
+    let more_odd = odd(&counted) - odd(&listed);
     Some(Counters {
         totals: totals(attempt).into(),
-        more: counted.len() - listed.len(),
+        more: counted.len() - listed.len() - more_odd,
+        more_odd,
         nodes: listed.into_iter().map(of_node).collect(),
     })
 }
@@ -112,6 +136,11 @@ fn is_odd(node: &NodeReport) -> bool {
         || !node.evidence.is_empty()
 }
 
+/// Whether it is not known which of the node's GPUs the job held.
+pub(super) fn has_unclear_gpus(node: &NodeReport) -> bool {
+    node.gpus.iter().any(|gpu| gpu.own.is_none())
+}
+
 fn totals(attempt: &Attempt) -> String {
     let own = || attempt.nodes.iter().flat_map(|node| &node.gpus).filter(|gpu| gpu.own == Some(true));
     let joules: f64 = own().filter_map(|gpu| gpu.energy_j.delta.known()).sum();
@@ -119,13 +148,19 @@ fn totals(attempt: &Attempt) -> String {
     let rails = || attempt.nodes.iter().flat_map(|node| &node.ports).filter(|port| port.rail.is_some());
     let sum = |pick: &dyn Fn(&PortUse) -> Option<u64>| rails().filter_map(pick).map(float).sum::<f64>();
     let count = own().count();
+    let unclear = attempt.nodes.iter().filter(|node| has_unclear_gpus(node)).count();
     let mut line = match count {
+        0 if unclear > 0 => "it is not known which GPUs the job held".to_owned(),
         0 => "the job held no GPU".to_owned(),
         _ if unread == count => format!("energy of the job's {count} GPUs unknown"),
         _ => format!("the job's {count} GPUs drew {}", energy(joules)),
     };
     if (1..count).contains(&unread) {
         line.push_str(&format!(" ({unread} of them unknown)"));
+    }
+    if count > 0 && unclear > 0 {
+        let nodes = if unclear == 1 { "1 node".to_owned() } else { format!("{unclear} nodes") };
+        line.push_str(&format!("; which GPUs it held on {nodes} is not known"));
     }
     if rails().next().is_some() {
         let sent = sum(&|port| port.tx_bytes.delta.known().copied());

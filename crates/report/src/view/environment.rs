@@ -1,6 +1,7 @@
 //! NCCL's variables and transport, by groups of nodes that are equal in both.
 
 use railgate_node_report::{Applied, NodeReport, Over, SetBy, StepSetting};
+#[cfg(test)]
 use serde::Serialize;
 
 use super::Sentence;
@@ -8,7 +9,8 @@ use super::nccl::{has_variables, looked, names, value, won};
 use crate::Attempt;
 
 /// Variables and transport of the nodes of an attempt.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Environment {
     /// The same as on the same nodes in an earlier attempt.
     pub(crate) as_before: bool,
@@ -17,7 +19,8 @@ pub(crate) struct Environment {
 }
 
 /// Nodes with equal variables and transport.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct NodesAlike {
     /// Node names, `n1, n2 and 6 more`.
     pub(crate) nodes: String,
@@ -36,7 +39,8 @@ pub(crate) struct NodesAlike {
 }
 
 /// A variable that railgate offered.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Offered {
     pub(crate) name: String,
     pub(crate) value: String,
@@ -48,7 +52,8 @@ pub(crate) struct Offered {
 }
 
 /// A variable in the environment of processes.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Row {
     /// The value is not the one that railgate offered.
     pub(crate) overruled: bool,
@@ -60,7 +65,8 @@ pub(crate) struct Row {
 }
 
 /// Variables at the start of a step, as recorded by the plugin in the step.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Step {
     pub(crate) step: String,
     /// Whether `applied` has rows of this step.
@@ -69,7 +75,8 @@ pub(crate) struct Step {
 }
 
 /// A variable at the start of a step.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct AtStart {
     pub(crate) name: String,
     pub(crate) value: String,

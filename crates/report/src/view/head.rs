@@ -3,6 +3,7 @@
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::plain;
 use railgate_text::shorten;
+#[cfg(test)]
 use serde::Serialize;
 
 use super::{Sentence, screen};
@@ -12,7 +13,8 @@ use crate::{Attempt, EndKind, Ended, FirstError, JobReport};
 const MOST_BEFORE: usize = 12;
 
 /// Head of a report.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Head {
     /// Job, `48213 'llama70b' (heterogeneous: 48213, 48214) on alpha`.
     pub(crate) job: String,
@@ -35,7 +37,8 @@ pub(crate) struct Head {
 }
 
 /// How a job or an attempt ended.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Ending {
     pub(crate) kind: EndKind,
     pub(crate) why: Sentence,
@@ -46,7 +49,8 @@ pub(crate) struct Ending {
 }
 
 /// Evidence for an ending.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Evidence {
     /// Time; `None` if it is between the check runs before and after the job.
     pub(crate) time: Option<UnixMillis>,
@@ -55,7 +59,8 @@ pub(crate) struct Evidence {
 }
 
 /// An earlier attempt.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Before {
     pub(crate) attempt: u32,
     pub(crate) kind: EndKind,

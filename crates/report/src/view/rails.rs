@@ -2,6 +2,7 @@
 
 use railgate_model::{LeftOut, Rail, RailMap};
 use railgate_node_report::plain::{cell, port_state};
+#[cfg(test)]
 use serde::Serialize;
 
 use super::Sentence;
@@ -11,7 +12,8 @@ use crate::Attempt;
 const MOST_DIFFER: usize = 8;
 
 /// Rail map of one node.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Rails {
     /// Node that the map belongs to.
     pub(crate) node: String,
@@ -30,7 +32,8 @@ pub(crate) struct Rails {
 }
 
 /// One rail.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Serialize))]
 pub(crate) struct Row {
     pub(crate) number: usize,
     /// GPUs that use the rail, and their distance: `0 (PIX), 1 (PXB)`.

@@ -9,9 +9,10 @@ use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line};
 use railgate_model::Reading;
 use railgate_node_report::plain::{bytes, energy, float, plain, span, stamp};
 use railgate_text::shorten;
-use serde::ser::SerializeStruct as _;
-use serde::{Serialize, Serializer};
+#[cfg(test)]
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
+use super::counters::has_unclear_gpus;
 use crate::{Attempt, EndKind, JobReport};
 
 /// One row of the screen: a name such as `VERDICT`, and its text.
@@ -56,6 +57,7 @@ impl Row {
 }
 
 /// A row of a table is not a sentence.
+#[cfg(test)]
 impl Serialize for Row {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut row = to.serialize_struct("Row", 2)?;
@@ -119,7 +121,9 @@ fn ran(report: &JobReport) -> Row {
         (Some(start), None) => format!("since {}", stamp(start)),
         _ => "time unknown".to_owned(),
     };
-    let hours: f64 = report.attempts.iter().filter_map(gpu_hours).sum();
+    // A sum without the attempts in which it is not known would be too small.
+    let unclear = report.attempts.iter().flat_map(|attempt| &attempt.nodes).any(has_unclear_gpus);
+    let hours: f64 = if unclear { 0.0 } else { report.attempts.iter().filter_map(gpu_hours).sum() };
     let attempts = match report.attempts.len() {
         1 => "1 attempt".to_owned(),
         count => format!("{count} attempts"),
@@ -145,20 +149,23 @@ fn short(hours: f64) -> String {
     if hours < 0.95 { format!("{hours:.3}") } else { format!("{hours:.1}") }
 }
 
-/// Nodes and GPUs, `64 nodes x 8 NVIDIA H100 80GB HBM3`; `None` if nodes differ or have no GPUs.
+/// Nodes and GPUs, `64 nodes x 8 NVIDIA H100 80GB HBM3`, or `64 nodes, GPUs not known`; `None` if nodes differ or have no GPUs.
 pub(crate) fn shape(report: &JobReport) -> Option<String> {
     let (attempt, _) = telling(report)?;
     let of = |node: &railgate_node_report::NodeReport| -> Option<(usize, String)> {
         let own: Vec<_> = node.gpus.iter().filter(|gpu| gpu.own == Some(true)).collect();
         Some((own.len(), own.first()?.name.known()?.clone()))
     };
-    let mut shapes: Vec<_> = attempt.nodes.iter().filter_map(of).collect();
-    shapes.dedup();
-    let [(gpus, name)] = shapes.as_slice() else { return None };
     let nodes = match attempt.node_count.max(attempt.nodes.len()) {
         1 => "1 node".to_owned(),
         count => format!("{count} nodes"),
     };
+    if attempt.nodes.iter().any(has_unclear_gpus) {
+        return Some(format!("{nodes}, GPUs not known"));
+    }
+    let mut shapes: Vec<_> = attempt.nodes.iter().filter_map(of).collect();
+    shapes.dedup();
+    let [(gpus, name)] = shapes.as_slice() else { return None };
     Some(format!("{nodes} x {gpus} {}", shorten(name.trim_start_matches("NVIDIA "), 32)))
 }
 
@@ -195,7 +202,12 @@ fn verdict(report: &JobReport, analysis: &Analysis) -> String {
         None => match analysis.sentence() {
             // Why a program failed is no question of its performance.
             Some(figures) if ended == EndKind::Completed => {
-                format!("{how}. {figures}; no performance problem found")
+                // Without shares of time, most rules had nothing to judge.
+                let found = match analysis.shares {
+                    Reading::Known(_) => "no performance problem found",
+                    Reading::Unsupported | Reading::Failed(_) => "no finding; some rules had no data",
+                };
+                format!("{how}. {figures}; {found}")
             }
             Some(figures) => format!("{how}. {figures}"),
             None => how,
@@ -591,6 +603,10 @@ mod tests {
             "{whole}"
         );
         assert!(whole.ends_with("; no performance problem found"), "{whole}");
+        let mut blind = analysis.clone();
+        blind.shares = railgate_model::Reading::Failed("no counters".to_owned());
+        let blind = super::verdict(&report, &blind);
+        assert!(blind.ends_with("; no finding; some rules had no data"), "{blind}");
         // The last attempt's own end is the title and is not counted again.
         report.attempts.truncate(2);
         report.ended = report.attempts[1].ended.clone();

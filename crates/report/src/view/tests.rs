@@ -115,6 +115,59 @@ fn every_sentence_of_the_view_is_in_text_and_html() {
     }
 }
 
+fn many(names: std::ops::Range<usize>, faulty: bool) -> Vec<railgate_node_report::NodeReport> {
+    let (faults, findings, exit) =
+        if faulty { ("gpu-lost@3", vec![lost_gpu()], 256) } else { ("", vec![], 0) };
+    names.map(|n| part(&format!("n{n:03}"), &job(0..8), faults, findings.clone(), exit)).collect()
+}
+
+#[test]
+fn nodes_that_are_not_listed_are_counted_by_whether_they_have_anomalies() {
+    let nodes = [many(0..120, true), many(120..250, false)].concat();
+    let report = merged(nodes, vec![], slurm("FAILED"));
+    let (whole, page) = (one_line(&text(&report, true)), one_line(&html(&report)));
+    for (format, all, counters, gate) in [("text", &whole, 116, 20), ("HTML", &page, 56, 56)] {
+        let counters = format!(
+            "{counters} more nodes with unusual counters; 130 more nodes, nothing unusual in the counters"
+        );
+        assert!(all.contains(&counters), "{format} lacks '{counters}'");
+        let gate = format!("and {gate} more nodes with findings, and 130 more nodes without findings");
+        assert!(all.contains(&gate), "{format} lacks '{gate}'");
+    }
+    let healthy = merged(many(0..200, false), vec![], None);
+    for all in [one_line(&text(&healthy, true)), one_line(&html(&healthy))] {
+        assert!(all.contains("200 nodes without findings"), "{all}");
+        assert!(!all.contains("more nodes without findings"), "{all}");
+    }
+}
+
+#[test]
+fn gpus_of_unknown_owner_are_not_counted_as_none() {
+    let known = text(&large(2), true).to_string();
+    assert!(known.lines().next().is_some_and(|line| line.contains(" x 8 ")), "{known}");
+    let unclear = |nodes: &[usize]| {
+        let mut report = large(2);
+        for place in nodes {
+            for attempt in &mut report.attempts {
+                attempt.nodes[*place].gpus.iter_mut().for_each(|gpu| gpu.own = None);
+            }
+        }
+        report
+    };
+    for report in [unclear(&[0, 1]), unclear(&[1])] {
+        for all in [one_line(&text(&report, true)), one_line(&html(&report))] {
+            assert!(!all.contains("held no GPU") && !all.contains(" x 8 "), "{all}");
+            assert!(!all.contains("GPU-h,"), "{all}");
+        }
+        let all = text(&report, true).to_string();
+        assert!(all.lines().next().is_some_and(|line| line.contains("2 nodes, GPUs not known")), "{all}");
+    }
+    let all = one_line(&text(&unclear(&[0, 1]), true));
+    assert!(all.contains("it is not known which GPUs the job held"), "{all}");
+    let part = one_line(&text(&unclear(&[1]), true));
+    assert!(part.contains("; which GPUs it held on 1 node is not known"), "{part}");
+}
+
 /// The redacted report in every format.
 fn redacted_forms(report: &JobReport) -> [(&'static str, String); 3] {
     let text = crate::redacted(report).to_string();
