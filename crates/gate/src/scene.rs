@@ -23,7 +23,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) needed: Vec<PartName>,
     /// The policy's required parts.
     pub(crate) required: &'a [PartName],
-    /// Driver events since the last clean check run.
+    /// Driver events since the kernel log was last settled.
     pub(crate) xids: Vec<XidEvent>,
     running: Vec<&'static str>,
     held: JobGpus,
@@ -384,14 +384,6 @@ impl JudgedPort<'_> {
 /// Xid lines leave the function out.
 fn same_gpu(a: PciAddress, b: PciAddress) -> bool {
     (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
-}
-
-/// `mlx5_8`, or a pattern with a trailing `*`.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => pattern == name,
-    }
 }
 
 fn inventory(seen: &Seen<'_>) -> GpuInventory {

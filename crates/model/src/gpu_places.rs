@@ -36,7 +36,7 @@ pub(crate) fn gpu_places<'a>(snapshot: &'a Snapshot, profile: &Profile) -> (Vec<
             .data()
             .map_or(&[][..], |pci| &pci.devices)
             .iter()
-            .filter(|device| device.vendor == NVIDIA && matches!(device.class >> 8, 0x0300 | 0x0302))
+            .filter(|device| device.is_nvidia_gpu())
             .filter(|device| places.iter().all(|place| place.address != Some(device.address)))
             .collect();
         unclaimed.sort_by_key(|device| device.address);
@@ -60,5 +60,3 @@ pub(crate) fn gpu_places<'a>(snapshot: &'a Snapshot, profile: &Profile) -> (Vec<
     let missing = profile.gpus.count.map_or(0, |count| (count as usize).saturating_sub(placed));
     (places, missing)
 }
-
-const NVIDIA: u32 = 0x10de;

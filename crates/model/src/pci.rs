@@ -84,6 +84,14 @@ impl Pci {
     }
 }
 
+impl PciDevice {
+    /// Whether it is an NVIDIA GPU: a VGA or 3D controller.
+    pub fn is_nvidia_gpu(&self) -> bool {
+        const NVIDIA: u32 = 0x10de;
+        self.vendor == NVIDIA && matches!(self.class >> 8, 0x0300 | 0x0302)
+    }
+}
+
 /// One PCI function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciDevice {

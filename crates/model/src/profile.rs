@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PciAddress;
+use crate::{PciAddress, fits_pattern};
 
 /// The properties of a healthy machine of a type. It has hardware facts only: thresholds are settings of the checks,
 /// actions those of the policy. An absent field is not judged.
@@ -176,11 +176,7 @@ pub struct FabricProfile {
 impl FabricProfile {
     /// Returns the pattern of `exclude` that matches an HCA: a name, or a prefix with a trailing `*`.
     pub fn exclusion(&self, hca: &str) -> Option<&str> {
-        let fits = |pattern: &&String| match pattern.strip_suffix('*') {
-            Some(start) => hca.starts_with(start),
-            None => *pattern == hca,
-        };
-        self.exclude.iter().find(fits).map(String::as_str)
+        self.exclude.iter().find(|pattern| fits_pattern(pattern, hca)).map(String::as_str)
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use railgate_child::{Call, Ended, run_all};
+use railgate_child::{Call, Ended, GRACE, run_all};
 use railgate_model::{Part, Reading};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::answer::answered;
 
-/// The time that a child needs to end a program that does not end by itself.
-const PROGRAM_GRACE: Duration = Duration::from_secs(3);
+/// Deadline of a program that a child runs: less than the child's, which kills the program and reports how it ended.
+pub(crate) fn program_deadline(child: Duration) -> Duration {
+    child.saturating_sub(GRACE * 3 / 2).max(child / 2)
+}
 
 /// The calls so far. Each has the whole deadline.
 pub(crate) struct Calls {
@@ -34,9 +36,9 @@ impl Calls {
         Place(self.calls.len() - 1)
     }
 
-    /// Deadline of a program that a child runs: less than the child's, so that the child can report how the program ended.
+    /// Deadline of a program that one of the children runs.
     pub(crate) fn program_deadline(&self) -> Duration {
-        self.deadline.saturating_sub(PROGRAM_GRACE).max(self.deadline / 2)
+        program_deadline(self.deadline)
     }
 
     pub(crate) fn run(self) -> Answers {

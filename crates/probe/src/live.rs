@@ -178,15 +178,8 @@ fn host_task(input: &[u8]) -> Result<Vec<u8>, String> {
 /// NVML orders GPUs by PCI address and does not tell a lost one's. As long as both sides count the same
 /// GPUs, the address at the same rank is its own.
 fn place_lost_gpus(gpus: &mut Gpus, pci: &Pci) {
-    const NVIDIA: u32 = 0x10de;
-    // VGA and 3D controllers.
-    let is_gpu = |class: u32| matches!(class >> 8, 0x0300 | 0x0302);
-    let mut places: Vec<PciAddress> = pci
-        .devices
-        .iter()
-        .filter(|device| device.vendor == NVIDIA && is_gpu(device.class))
-        .map(|device| device.address)
-        .collect();
+    let mut places: Vec<PciAddress> =
+        pci.devices.iter().filter(|device| device.is_nvidia_gpu()).map(|device| device.address).collect();
     places.sort_unstable();
     if places.len() != gpus.gpus.len() {
         return;

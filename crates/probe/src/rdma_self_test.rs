@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use railgate_child::GRACE;
 use railgate_child::program::{Ended, Run, run_program};
 use railgate_model::{Part, SelfTested};
 
 use crate::answer;
+use crate::calls::program_deadline;
 
 pub(crate) const TASK: &str = "node-rdma-self-test";
 
@@ -18,13 +18,11 @@ pub(crate) fn rdma_self_test(
     devices: &[String],
     deadline: Duration,
 ) -> Part<Vec<SelfTested>> {
-    // The child reports how the program ended, so it needs time to kill it.
-    let inner = deadline.saturating_sub(GRACE * 3 / 2).max(deadline / 3);
     let input = Run {
         path: program.to_owned(),
         arguments: devices.to_vec(),
         environment: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
-        deadline_ms: u64::try_from(inner.as_millis()).unwrap_or(u64::MAX),
+        deadline_ms: u64::try_from(program_deadline(deadline).as_millis()).unwrap_or(u64::MAX),
     };
     answer::asked(TASK, &input, deadline)
 }

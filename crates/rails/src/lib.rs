@@ -18,8 +18,8 @@ mod properties;
 mod render;
 mod rules;
 mod site_rule;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod topology;
 mod topology_file;
 

@@ -1,5 +1,7 @@
 //! Small machines for the tests of this crate and of `railgate-topology-check`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -50,7 +52,7 @@ fn gpu(index: u32, pci: &str) -> Gpu {
     }
 }
 
-pub(crate) fn hca(name: &str, pci: &str, numa: Reading<u32>, rate: f64) -> Hca {
+pub fn hca(name: &str, pci: &str, numa: Reading<u32>, rate: f64) -> Hca {
     Hca {
         name: name.to_owned(),
         pci: Reading::Known(pci.parse().unwrap()),
@@ -75,7 +77,7 @@ pub(crate) fn hca(name: &str, pci: &str, numa: Reading<u32>, rate: f64) -> Hca {
     }
 }
 
-pub(crate) fn pci(address: &str, class: u32, numa: Reading<u32>, root: &str, bridges: &[&str]) -> PciDevice {
+pub fn pci(address: &str, class: u32, numa: Reading<u32>, root: &str, bridges: &[&str]) -> PciDevice {
     PciDevice {
         address: address.parse().unwrap(),
         vendor: if class >> 16 == 3 { 0x10de } else { 0x15b3 },
@@ -124,7 +126,7 @@ fn host(virtualised: bool, numa_cpus: &[(u32, &str)]) -> Host {
 
 /// `count` switches with the given GPUs and HCAs each, two sockets, and a slower storage HCA that is under no switch.
 /// Names of GPUs and HCAs are numbered across switches.
-pub(crate) fn switches(count: u32, gpus_each: u32, hcas_each: u32) -> Snapshot {
+pub fn switches(count: u32, gpus_each: u32, hcas_each: u32) -> Snapshot {
     let (mut gpus, mut hcas, mut devices) = (vec![], vec![], vec![]);
     for k in 0..count {
         let numa = Reading::Known(k * 2 / count);
@@ -152,12 +154,12 @@ pub(crate) fn switches(count: u32, gpus_each: u32, hcas_each: u32) -> Snapshot {
 }
 
 /// Four switches with one GPU and one HCA each.
-pub(crate) fn machine() -> Snapshot {
+pub fn machine() -> Snapshot {
     switches(4, 1, 1)
 }
 
 /// A virtual machine: four GPUs and four HCAs, all directly at root complexes.
-pub(crate) fn flat_machine() -> Snapshot {
+pub fn flat_machine() -> Snapshot {
     let mut gpus = vec![];
     let mut hcas = vec![];
     let mut devices = vec![];
@@ -171,7 +173,7 @@ pub(crate) fn flat_machine() -> Snapshot {
     snapshot(gpus, hcas, devices, host(true, &[(0, "0-15")]))
 }
 
-pub(crate) fn profile() -> Profile {
+pub fn profile() -> Profile {
     Profile {
         id: "test".to_owned(),
         title: "test".to_owned(),
@@ -182,14 +184,14 @@ pub(crate) fn profile() -> Profile {
 }
 
 /// A profile in which GPU k belongs to HCA 3 - k.
-pub(crate) fn wired_profile() -> Profile {
+pub fn wired_profile() -> Profile {
     let wiring = (0..4).map(|k| (k, format!("mlx5_{}", 3 - k))).collect();
     Profile { rails: RailProfile { wiring }, ..profile() }
 }
 
 /// Machines with ports that are down, unreadable, slow, of another link layer or without an address, and with HCAs in
 /// any order.
-pub(crate) fn machines() -> impl Strategy<Value = Snapshot> {
+pub fn machines() -> impl Strategy<Value = Snapshot> {
     let shape = prop_oneof![
         (1..5_u32, 1..3_u32, 0..3_u32).prop_map(|(count, gpus, hcas)| switches(count, gpus, hcas)),
         Just(flat_machine()),

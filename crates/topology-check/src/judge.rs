@@ -57,7 +57,7 @@ mod tests {
     use railgate_model::{Part, TopologyFile};
 
     use super::*;
-    use crate::testing::{flat_machine, wired_profile};
+    use railgate_rails::testing::{flat_machine, wired_profile};
 
     fn config(path: &str) -> RailsConfig {
         RailsConfig {

@@ -173,8 +173,4 @@ impl Lines {
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
-#[path = "../../rails/src/testing.rs"]
-#[allow(dead_code, reason = "the tests of railgate-rails use more of it")]
-mod testing;
-#[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use railgate_model::{Part, Snapshot};
 use railgate_rails::{rail_map, topology};
 
 use super::*;
-use crate::testing::{flat_machine, machines, wired_profile};
+use railgate_rails::testing::{flat_machine, machines, wired_profile};
 
 /// A machine and its topology file, if one can be made.
 fn with_file() -> impl Strategy<Value = (Snapshot, RailMap, String)> {

@@ -2,7 +2,7 @@ use railgate_model::{Host, LinkLayer, Part, Reading, Snapshot};
 use railgate_rails::{rail_map, topology};
 
 use super::*;
-use crate::testing::{flat_machine, switches, wired_profile};
+use railgate_rails::testing::{flat_machine, switches, wired_profile};
 
 fn host(snapshot: &mut Snapshot) -> &mut Host {
     match &mut snapshot.host {

@@ -41,7 +41,7 @@ Fix: add the parameter to the boot loader's configuration, reboot.
     fn judge(scene: &Scene<'_>, set: &Settings, out: &mut Report<'_>) {
         let Some(host) = scene.now.host.data() else { return };
         let of_type = scene.profile().map_or(&[][..], |profile| profile.host.boot_args.as_slice());
-        let same = |known: &str, pattern: &str| crate::scene::matches(pattern, known);
+        let same = |known: &str, pattern: &str| railgate_model::fits_pattern(pattern, known);
         judge(&KIND, (set.severity, &set.required), of_type, &host.system.boot_args, same, out);
     }
 }

@@ -1,8 +1,8 @@
-use railgate_model::{Class, FileSystem, PartName, Severity, Space};
+use railgate_model::{Class, FileSystem, PartName, Severity, Space, fits_pattern};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
-use crate::scene::{Scene, matches};
+use crate::scene::Scene;
 use crate::settings::{amount, settings, within, words};
 
 /// The check.
@@ -11,8 +11,8 @@ pub(crate) struct Disk;
 settings! {
     action = Drain;
     severity: Severity = Severity::Warn, "a full file system";
-    free_percent: f64 = 5.0, limit within(0.0..=100.0), "full: less than this free (space or inodes), and ...";
-    free_gib: f64 = 10.0, limit amount("size"), "... less than this many GiB ...";
+    free_percent: f64 = 5.0, limit within(0.0..=100.0), "full: less than this share free, of space or of inodes, and ...";
+    free_gib: f64 = 10.0, limit amount("size"), "... less than this many GiB of space ...";
     free_inodes: u64 = 100_000, "... or fewer inodes than this";
     users: Vec<String> = words("/tmp* /var/tmp* /home* /scratch* /local* /raid* /data* /mnt*"), "mount points that users fill: names, or beginnings with a trailing *";
     ignore: Vec<String> = words("/boot* /dev/shm"), "not judged";
@@ -25,9 +25,10 @@ Reads every local file system (block devices, and /run and /tmp in memory) by `s
 
 Why: jobs and daemons die at their first write; if slurmd cannot write its spool, the node goes down.
 
-A file system is full if less than `free_percent` and less than `free_gib` are free: a large disk may be 97 % full and have
-room. It is also full with fewer than `free_inodes` inodes. Below `users` the class is `user` (the user is notified, nothing
-drains), elsewhere `node`. Read-only file systems are not judged; `/dev/shm` is judged by `shm`.
+A file system is full if less than `free_percent` and less than `free_gib` of its space are free: a large disk may be 97 % full
+and have room. It is also full if less than `free_percent` and fewer than `free_inodes` of its inodes are free. Below `users`
+the class is `user` (the user is notified, nothing drains), elsewhere `node`. Read-only file systems are not judged; `/dev/shm`
+is judged by `shm`.
 
 Fix: remove large and old files (`du -x`, `journalctl --vacuum-size`); run a tmp cleaner in the epilog.
 ";
@@ -42,7 +43,7 @@ Fix: remove large and old files (`du -x`, `journalctl --vacuum-size`); run a tmp
         let Some(all) = out.value("", "mounts", table, &host.system.file_systems) else { return };
         for one in all.iter().filter(|one| !one.read_only && !one.given_up) {
             let path = one.path.display().to_string();
-            if set.ignore.iter().any(|pattern| matches(pattern, &path)) {
+            if set.ignore.iter().any(|pattern| fits_pattern(pattern, &path)) {
                 continue;
             }
             if let Some(space) = out.value(&path, "space", "statvfs", &one.space) {
@@ -53,7 +54,7 @@ Fix: remove large and old files (`du -x`, `journalctl --vacuum-size`); run a tmp
 }
 
 fn judge(one: &FileSystem, path: &str, space: &Space, set: &Settings, out: &mut Report<'_>) {
-    let users = set.users.iter().any(|pattern| matches(pattern, path));
+    let users = set.users.iter().any(|pattern| fits_pattern(pattern, path));
     let (class, fix) = if users { (Class::User, "clean it up") } else { (Class::Node, "make room") };
     let percent = |left: u64, all: u64| 100.0 * left as f64 / all as f64;
     let device = format!("{} on {}", one.fs_type, one.source);

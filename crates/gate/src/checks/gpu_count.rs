@@ -124,12 +124,8 @@ fn placed(scene: &Scene<'_>) -> bool {
 }
 
 fn by_pci(scene: &Scene<'_>, expected: u32, pci: &Pci, out: &mut Report<'_>) {
-    let present: Vec<PciAddress> = pci
-        .devices
-        .iter()
-        .filter(|device| device.vendor == 0x10de && matches!(device.class >> 8, 0x0300 | 0x0302))
-        .map(|device| device.address)
-        .collect();
+    let present: Vec<PciAddress> =
+        pci.devices.iter().filter(|device| device.is_nvidia_gpu()).map(|device| device.address).collect();
     if present.is_empty() || u32::try_from(present.len()).unwrap_or(u32::MAX) >= expected {
         return;
     }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use railgate_model::{Class, Gpu, Gpus, PartName, Reading, Severity};
+use railgate_model::{Class, Gpu, Gpus, PartName, Reading, Severity, fits_pattern};
 
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -122,11 +122,7 @@ fn system(scene: &Scene<'_>, gpus: &Gpus, set: &Settings, out: &mut Report<'_>) 
 }
 
 fn is_one_of(version: &str, wanted: &[String]) -> bool {
-    wanted.is_empty()
-        || wanted.iter().any(|wanted| match wanted.strip_suffix('*') {
-            Some(start) => version.starts_with(start),
-            None => version == wanted,
-        })
+    wanted.is_empty() || wanted.iter().any(|wanted| fits_pattern(wanted, version))
 }
 
 #[cfg(test)]
