@@ -15,7 +15,7 @@ pub(crate) trait Table: Default + 'static {
     /// The key `action`.
     fn action(&self) -> Action;
 
-    /// The keys with their current values, as a page shows them.
+    /// The keys with the values of this table, as a page shows them.
     fn rows(&self) -> Vec<Row>;
 
     /// The settings that are out of range, each as `key: problem`.
@@ -377,7 +377,7 @@ pub(crate) fn either(one: Class, other: Class) -> Limit<Class> {
     })
 }
 
-/// Names that satisfy `known`; `why` describes the problem of one that does not.
+/// Names that satisfy `right`; `why` describes the problem of one that does not.
 pub(crate) fn keys<T: 'static>(
     right: fn(&str) -> bool,
     why: fn(&str) -> String,
@@ -392,7 +392,7 @@ pub(crate) fn is_code(text: &str) -> bool {
     text.parse::<u32>().is_ok_and(|number| number.to_string() == text)
 }
 
-/// Splits at white space: `"a b"` becomes two words.
+/// Splits at each space: `"a b"` becomes two words.
 pub(crate) fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }

@@ -19,9 +19,9 @@ impl Check for GpuRecoveryAction {
     const ABOUT: &'static str = "the driver itself asks for a GPU reset or a reboot";
     const EXPLAIN: &'static str = "
 Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Older drivers do not have the field: then
-the last Xid 154 of the GPU since the last clean check run is used (\"GPU recovery action changed from … to …\"). That is a
-line of the kernel log alone, so `warn` until the driver logs it a second time within 24 hours. A line that does not name the
-action is `warn`.
+the last Xid 154 of the GPU since the kernel log was last settled (see `kernel-log`) is used (\"GPU recovery action changed
+from … to …\"). That is a line of the kernel log alone, so `warn` until the driver logs it a second time within 24 hours. A
+line that does not name the action is `warn`.
 
 Why: the driver knows more about the fault than any table of Xid codes, so its request takes precedence.
 

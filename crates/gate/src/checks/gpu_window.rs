@@ -18,7 +18,7 @@ pub(super) struct Window<'a> {
 
 enum Before<'a> {
     Job(&'a Gpu),
-    Case(&'a Counts),
+    CheckRun(&'a Counts),
 }
 
 impl<'a> Window<'a> {
@@ -29,14 +29,14 @@ impl<'a> Window<'a> {
         }
         let (before, ago) = gpu_counters::before(&scene.seen.memory.gpus, now, scene.now, REACH)?;
         let millis = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-        Some(Window { before: Before::Case(before), now, millis })
+        Some(Window { before: Before::CheckRun(before), now, millis })
     }
 
     /// The growth of a counter; `None` if it decreased (the driver was reloaded) or is not known.
     pub(super) fn rose(&self, counter: Counter) -> Option<u64> {
         let before = match self.before {
             Before::Job(gpu) => counter.of(gpu)?,
-            Before::Case(counts) => counter.of_counts(counts)?,
+            Before::CheckRun(counts) => counter.of_counts(counts)?,
         };
         counter.of(self.now)?.checked_sub(before)
     }

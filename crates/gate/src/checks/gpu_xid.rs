@@ -31,10 +31,11 @@ fn not_an_xid(code: &str) -> String {
 }
 
 impl Check for GpuXid {
-    const ABOUT: &'static str = "the driver reported a fatal error (Xid) since the last clean check run";
+    const ABOUT: &'static str =
+        "the driver reported a fatal error (Xid) since the kernel log was last settled";
     const EXPLAIN: &'static str = "
-Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the last clean check
-run of this boot, and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
+Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the log was last
+settled (see `kernel-log`), and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
 
 Why: the driver reports hardware faults first. But most Xids report application errors, which must not drain a node.
 
@@ -234,7 +235,7 @@ fn group(
         found.row(
             "kernel log",
             &event.text,
-            "no such event since the last clean check run",
+            "no such event since the log was last settled",
             format!("kmsg seq {} at {}; {source}", event.seq, iso(event.time)),
         )
     });

@@ -15,7 +15,7 @@ limits! {
 }
 
 impl Check for IbCongestion {
-    const ABOUT: &'static str = "a compute port waited for, marked or dropped packets";
+    const ABOUT: &'static str = "a compute port dropped packets, or packets were marked for congestion (ECN)";
     const EXPLAIN: &'static str = "
 Reads the congestion counters in `ports/*/counters` and `hw_counters` of the compute ports: dropped packets
 (`port_xmit_discards`, `VL15_dropped`, `out_of_buffer`; in the periodic check also its interface's `rx_discards_phy`) and

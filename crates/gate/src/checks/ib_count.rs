@@ -20,8 +20,8 @@ impl Check for IbCount {
     const ABOUT: &'static str = "fewer RDMA devices than the machine type has";
     const EXPLAIN: &'static str = "
 Reads `/sys/class/infiniband` and counts the compute ports. `railgate rails` shows which ports it
-leaves out as storage or management. Compared with `fabric.hcas`, or with
-the number of HCAs in `[rails] wiring` where that decides and is smaller; the devices of the last clean check run show which one is missing.
+leaves out as storage or management. Compared with `fabric.hcas`, or with the number of HCAs in `[rails] wiring` where that
+decides and is smaller; the devices of the last clean check run show which one is missing.
 
 Why: NCCL pairs devices by their position in a list; if a node lacks one, its rails are crossed or its job hangs.
 

@@ -29,9 +29,9 @@ fn not_a_kind(id: &str) -> String {
 impl Check for KernelMessages {
     const ABOUT: &'static str = "the kernel logged a fault: hung tasks, PCIe, HCAs, NFS, disks, memory";
     const EXPLAIN: &'static str = "
-Reads the lines of `/dev/kmsg` since the last check run with effect (only those that the kernel itself wrote), and compares them with a
-table of the format strings of the kernel and its drivers: Linux 5.10 to 6.12 (RHEL 9 has 5.14, Ubuntu 22.04 and 24.04 have
-5.15 and 6.8, Debian 11 to 13 are covered) and MLNX_OFED:
+Reads the lines of `/dev/kmsg` since the log was last settled (see `kernel-log`; only those that the kernel itself wrote), and
+compares them with a table of the format strings of the kernel and its drivers: Linux 5.10 to 6.12 (RHEL 9 has 5.14, Ubuntu
+22.04 and 24.04 have 5.15 and 6.8, Debian 11 to 13 are covered) and MLNX_OFED:
 
 - `task-hung`, `soft-lockup`, `hard-lockup`, `rcu-stall`: tasks and processors that do not move.
 - `pcie-fatal`, `pcie-uncorrected`, `pcie-corrected` (a note): errors that AER reports.

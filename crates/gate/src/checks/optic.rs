@@ -17,7 +17,8 @@ settings! {
 }
 
 impl Check for OpticModules {
-    const ABOUT: &'static str = "the transceiver of a compute port reports a warning threshold";
+    const ABOUT: &'static str =
+        "a transceiver of a compute port raised a flag, or a value is at or near its limit";
     const EXPLAIN: &'static str = "
 Reads the memory of the transceivers in the compute ports through ethtool's netlink family (SFF-8636 and CMIS): temperature,
 received power and bias current of the lanes in use, the flags that the module has raised, and the limits that it carries.
