@@ -288,7 +288,7 @@ pub fn move_delay(config: &RequeueConfig, moves: u32) -> Option<Duration> {
 fn held(blamed: &str, deaths: u32, allowed: u32) -> String {
     let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times") };
     format!(
-        "{blamed}, and the job has come back {times} already ({allowed} allowed); scontrol release lets it go on"
+        "{blamed}, and the job was restarted {times} already (at most {allowed}); `scontrol release` lets it continue"
     )
 }
 

@@ -161,7 +161,7 @@ pub(crate) fn check(
         Ok(summed) if !summed.whole && in_time => Next::Later,
         Ok(summed) => summed.line.map_or(Next::Done, Next::Line),
         Err(why) => {
-            tracing::warn!(job = %waiting.name(), "AdminComment: unknown: {why}");
+            tracing::warn!(job = %waiting.name(), "AdminComment: the job could not be summed up: {why}");
             if in_time { Next::Later } else { Next::Done }
         }
     }

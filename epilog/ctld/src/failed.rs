@@ -162,7 +162,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
             Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}"), counted),
         },
         Decision::Requeue { exclude, why } => {
-            let note = format!("attempt {} died, {why}", call.job.restarts);
+            let note = format!("attempt {} failed, {why}", call.job.restarts);
             let how =
                 RequeueOrder { name: &call.name, job, exclude: &exclude, start: config.start, note: &note };
             match requeue(&call.client, &how) {
@@ -210,7 +210,8 @@ mod tests {
         let changes = scene.changes();
         assert_eq!(changes[0], "requeue 7");
         assert!(
-            changes[1].starts_with("update JobId=7 AdminComment=railgate: attempt 0 died, gpu-lost@3 on n2")
+            changes[1]
+                .starts_with("update JobId=7 AdminComment=railgate: attempt 0 failed, gpu-lost@3 on n2")
         );
         assert_eq!(changes.len(), 2, "{changes:?}");
         let ledger = scene.ledger();

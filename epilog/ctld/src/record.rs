@@ -134,7 +134,7 @@ pub(crate) fn budget(call: &Call, restarts: u32, ran: Option<Duration>) -> Resul
 
 /// Explains, in a sentence, why a job with an unknown budget is not restarted.
 pub(crate) fn not_counted(why: &Uncounted) -> String {
-    format!("the ledger cannot be used: {why}; how often the job has come back is not known")
+    format!("the ledger cannot be used: {why}; how often the job was restarted is not known")
 }
 
 /// The entry for a first restart that this program did not observe. Its cause is a node of that attempt that has been

@@ -88,7 +88,7 @@ fn uncounted(
         return;
     }
     let By::NodeFail(dead) = by(call, job, nodes) else { return };
-    let text = format!("a node failed, and {why_not}; scontrol release lets it go on");
+    let text = format!("a node failed, and {why_not}; `scontrol release` lets the job continue");
     let (what, text) = match effect::hold(&call.client, &call.name, &text) {
         Ok(()) => (DecisionKind::Held, text),
         Err(failed) => (DecisionKind::Failed, format!("{text}, but: {failed}")),
@@ -187,13 +187,13 @@ fn node_fail(
 
 fn moved(call: &Call, job: &JobState, attempt: u32, used: Used, blamed: Vec<Blamed>, nodes: &[NodeState]) {
     let used = Used { moves: used.moves + 1, ..used };
-    let mut why = format!("{} before it started; refusal {} by the gate", named(&blamed), used.moves);
+    let mut why = format!("the gate refused the job because of {} (refusal {})", named(&blamed), used.moves);
     if !write(call, Event::Move, attempt, None, blamed, &why) {
         return;
     }
     if call.acting == Acting::Allowed {
         if let Some(delay) = move_delay(&call.config.requeue, used.moves) {
-            why = format!("{why}, not before {} s from now", delay.as_secs());
+            why = format!("{why}; it starts in {} s at the earliest", delay.as_secs());
             effect::delay(&call.client, &call.name, delay);
         }
         effect::note(&call.client, &call.name, &why);

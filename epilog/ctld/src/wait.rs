@@ -46,7 +46,7 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
                  belong to SlurmUser: run `railgate doctor` on the controller",
                 waiters.display()
             );
-            Some("decided at once, without reports that its nodes had not sent yet".to_owned())
+            Some("decided at once, before all its nodes had reported".to_owned())
         }
     };
     if let Some(missing) = missing {
@@ -145,10 +145,7 @@ mod tests {
         let job =
             JobState { state: "COMPLETING".to_owned(), nodes: "n[1-2]".to_owned(), ..JobState::default() };
         let waited = for_nodes(&call, vec![job]);
-        assert_eq!(
-            waited.missing.as_deref(),
-            Some("decided at once, without reports that its nodes had not sent yet")
-        );
+        assert_eq!(waited.missing.as_deref(), Some("decided at once, before all its nodes had reported"));
     }
 
     #[test]

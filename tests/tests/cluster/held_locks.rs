@@ -108,7 +108,7 @@ fn an_unreadable_ledger_line_stops_requeues_of_its_job_only() -> Result<()> {
         let job = cluster.wait_job(broken, &["COMPLETED", "FAILED"], MINUTE)?;
         assert_eq!((job.state(), job.restarts()), ("FAILED", 0));
         let told = crate::training::one_line(&report(&alice, broken)?);
-        assert!(told.contains("how often the job has come back is not known"), "{told}");
+        assert!(told.contains("how often the job was restarted is not known"), "{told}");
         Ok(())
     })
 }

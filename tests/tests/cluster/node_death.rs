@@ -61,11 +61,11 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
         let is_held = |job: &Job| job.reason() == "JobHeldUser" && job.field("AdminComment").contains("held");
         let held = cluster.wait_job_until(large, "held", MINUTE, is_held)?;
         let why = format!(
-            "{second} went down (Not responding), and the job has come back once already (1 allowed)"
+            "{second} went down (Not responding), and the job was restarted once already (at most 1)"
         );
         assert_eq!(
             held.field("AdminComment"),
-            format!("railgate: held: {why}, scontrol release lets it go on;")
+            format!("railgate: held: {why}, `scontrol release` lets it continue;")
         );
         // The controller writes the report last; the job is completing until the epilog of its other node has ended.
         let told = poll::until(MINUTE, "the decision in the report", || {
@@ -76,7 +76,7 @@ fn a_job_survives_a_dead_node_and_one_whose_nodes_keep_dying_is_held() -> Result
             &told,
             &[
                 ": waiting to start, 3 attempts",
-                &format!("It is held: {why}; scontrol release lets it go on."),
+                &format!("It is held: {why}; `scontrol release` lets it continue."),
                 &format!("attempt 0: a node died (gn3); attempt 1: a node died ({second})"),
                 "Slurm requeued the job: gn3 went down (Not responding)",
                 &format!("railgate held the job: {why}"),
@@ -163,8 +163,8 @@ fn a_job_moved_ten_times_by_the_gate_is_not_held() -> Result<()> {
             &told,
             &[
                 ": completed, 11 attempts",
-                "Slurm requeued the job: gpu-lost@3 on gn1 before it started; refusal 1 by the gate",
-                "Slurm requeued the job: gpu-lost@3 on gn2 before it started; refusal 10 by the gate",
+                "Slurm requeued the job: the gate refused the job because of gpu-lost@3 on gn1 (refusal 1)",
+                "Slurm requeued the job: the gate refused the job because of gpu-lost@3 on gn2 (refusal 10)",
                 "failures during a run: 0 (restarts allowed: 1); refusals by the gate: 10",
             ],
         );
