@@ -94,25 +94,28 @@ fn hold(client: &Client, id: u32) -> Result<JobRef, String> {
 /// constraints and reservations may leave none, which is unknown here.
 fn what_now(view: &OwnersView, node: &str, job: u32) -> String {
     let bound = view.required.iter().any(|name| name == node);
-    let again =
-        if bound { format!("without asking for {node} (--nodelist)") } else { "for other nodes".to_owned() };
+    let again = |elsewhere: &str| {
+        if bound { format!("without asking for {node} (--nodelist)") } else { elsewhere.to_owned() }
+    };
     match (view.batch, view.requeue) {
         (Some(false), _) => {
+            let again = again("on other nodes");
             format!("The node is drained and Slurm revokes the job: run it again {again}.")
         }
-        (Some(true), Some(false)) => format!(
-            "The node is drained and Slurm cancels the job, which may not be requeued: submit it again {again}."
-        ),
+        (Some(true), Some(false)) => {
+            let again = again("for other nodes");
+            format!(
+                "The node is drained and Slurm cancels the job, which may not be requeued: submit it again {again}."
+            )
+        }
         (Some(true), Some(true)) if bound => format!(
-            "The node is drained and Slurm puts the job back into the queue, where it waits for {node}, as it asks for it \
-             by name (--nodelist); `scontrol update JobId={job} ReqNodeList=` lets it start on others."
+            "The node is drained and Slurm requeues the job. It waits for {node}, because it requests this node by name \
+             (--nodelist); `scontrol update JobId={job} ReqNodeList=` lets it start on other nodes."
         ),
         (Some(true), Some(true)) => {
-            "The node is drained and Slurm puts the job back into the queue, for other nodes.".to_owned()
+            "The node is drained and Slurm requeues the job for other nodes.".to_owned()
         }
-        _ => {
-            "The node is drained; Slurm puts a batch job that may be requeued back into the queue.".to_owned()
-        }
+        _ => "The node is drained; Slurm requeues a batch job that may be requeued.".to_owned(),
     }
 }
 
@@ -144,11 +147,11 @@ mod tests {
         }
         let bound = says(&view(Some(true), Some(true), &["gn1", "gn2"]));
         assert!(
-            bound.contains("it waits for gn2") && bound.contains("scontrol update JobId=7 ReqNodeList="),
+            bound.contains("It waits for gn2") && bound.contains("scontrol update JobId=7 ReqNodeList="),
             "{bound}"
         );
         let elsewhere = says(&view(Some(true), Some(true), &["gn1"]));
-        assert!(elsewhere.ends_with("back into the queue, for other nodes."), "{elsewhere}");
+        assert!(elsewhere.ends_with("requeues the job for other nodes."), "{elsewhere}");
         assert!(
             says(&view(Some(false), None, &["gn2"]))
                 .ends_with("run it again without asking for gn2 (--nodelist).")

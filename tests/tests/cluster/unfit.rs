@@ -68,7 +68,7 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
         let path = format!("/home/rgalice/again-{id}");
         let moved = cluster.wait_job_until(id, "moved", MINUTE, |job| job.restarts() == 1)?;
         assert!(!moved.reason().contains("Held") && moved.field("Priority") != "0", "{moved:?}");
-        let by_itself = "The node is drained and Slurm puts the job back into the queue, for other nodes.";
+        let by_itself = "The node is drained and Slurm requeues the job for other nodes.";
         if moved.state() == "PENDING" {
             let log = cluster.output(&path).unwrap_or_default();
             assert_eq!(log, format!("{}{by_itself}\n", message("gn4", id)));
