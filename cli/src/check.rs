@@ -188,8 +188,8 @@ fn hint(
                 format!("{drain}; this check changed nothing; the next prolog or periodic check acts")
             }
             Ok(Some(cap)) => format!(
-                "{drain}, but the breaker is open: railgate holds {} nodes in the {}, the limit is {} of {}",
-                cap.held, cap.scope, cap.limit, cap.nodes
+                "{drain}, but the breaker is open: nodes drained by railgate in the {}: {} of {} (at most {})",
+                cap.scope, cap.held, cap.nodes, cap.limit
             ),
             Err(why) => {
                 format!(

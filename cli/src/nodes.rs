@@ -224,9 +224,9 @@ fn standing(config: &BreakerConfig, caps: &[Cap]) -> Lines {
         Some(more @ 1..) => format!("{more} more may be drained ({keys}: {} here)", cluster.limit),
         _ => format!("the limit is {} ({keys})", cluster.limit),
     };
-    put!(text, "railgate holds {} of {} nodes; {allowed}", cluster.held, cluster.nodes);
+    put!(text, "nodes drained by railgate: {} of {}; {allowed}", cluster.held, cluster.nodes);
     for cap in partitions.iter().filter(|cap| cap.is_reached() && !cluster.is_reached()) {
-        put!(text, "{}: {} of {} nodes held; the limit is {}", cap.scope, cap.held, cap.nodes, cap.limit);
+        put!(text, "{}: {} of {} nodes drained; the limit is {}", cap.scope, cap.held, cap.nodes, cap.limit);
     }
     if caps.iter().any(Cap::is_reached) {
         let jobs = match config.on_breaker {
@@ -256,15 +256,15 @@ mod tests {
         let small = standing(&config, &[cap("cluster", 4, 1, 1), cap("partition main", 4, 1, 1)]);
         assert!(
             small.starts_with(
-                "railgate holds 1 of 4 nodes; the limit is 1 ([breaker] max_nodes = 10, max_percent = 10)\n\
+                "nodes drained by railgate: 1 of 4; the limit is 1 ([breaker] max_nodes = 10, max_percent = 10)\n\
              the breaker is open: further unfit nodes are not drained, jobs start on them"
             ),
             "{small}"
         );
         let large = standing(&config, &[cap("cluster", 200, 3, 10), cap("partition small", 4, 1, 1)]);
         assert!(large.starts_with(
-            "railgate holds 3 of 200 nodes; 7 more may be drained ([breaker] max_nodes = 10, max_percent = 10: 10 here)\n\
-             partition small: 1 of 4 nodes held; the limit is 1\nthe breaker is open"
+            "nodes drained by railgate: 3 of 200; 7 more may be drained ([breaker] max_nodes = 10, max_percent = 10: 10 here)\n\
+             partition small: 1 of 4 nodes drained; the limit is 1\nthe breaker is open"
         ), "{large}");
         let free = standing(&config, &[cap("cluster", 200, 0, 10), cap("partition main", 200, 0, 10)]);
         assert!(!free.contains("breaker is open"), "{free}");

@@ -359,11 +359,11 @@ impl ActKind {
             ActKind::Drained => "drained",
             ActKind::WouldDrain => "would have been drained",
             ActKind::Breaker => "not drained, the breaker is open",
-            ActKind::ForeignReason => "already drained by another owner",
+            ActKind::ForeignReason => "already drained by others",
             ActKind::Pending => "drain pending, slurmctld did not answer",
             ActKind::Refused => "job refused",
             ActKind::Notified => "owner notified",
-            ActKind::Failed => "an act of railgate failed",
+            ActKind::Failed => "an action of railgate failed",
         }
     }
 }

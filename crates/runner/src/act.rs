@@ -126,7 +126,7 @@ pub fn record(outcome: &DrainOutcome, by: Phase) -> Act {
         }
         DrainOutcome::Foreign { reason } => (ActKind::ForeignReason, reason.clone()),
         DrainOutcome::BreakerOpen { scope, held, limit } => {
-            let detail = format!("nodes that railgate holds in the {scope}: {held} (at most {limit})");
+            let detail = format!("nodes drained by railgate in the {scope}: {held} (at most {limit})");
             (ActKind::Breaker, detail)
         }
         DrainOutcome::Pending(why) => (ActKind::Pending, why.clone()),

@@ -123,7 +123,7 @@ impl std::fmt::Display for DrainOutcome {
             DrainOutcome::AlreadyOurs { reason, .. } => write!(f, "drained before: {reason}"),
             DrainOutcome::Foreign { reason } => write!(f, "drained by others: {reason}"),
             DrainOutcome::BreakerOpen { scope, held, limit } => {
-                let what = "nodes that railgate holds in the";
+                let what = "nodes drained by railgate in the";
                 write!(f, "not drained, the breaker is open: {what} {scope}: {held} (at most {limit})")
             }
             DrainOutcome::Pending(why) => write!(f, "reason kept for later: {why}"),

@@ -33,7 +33,7 @@ fn a_drained_node_is_explained_repaired_and_resumed() -> Result<()> {
             "gpu-lost@3: 0000:61:00.0 off bus, Xid 79",
             "reboot",
             &id.to_string(),
-            "railgate holds 1 of ",
+            "nodes drained by railgate: 1 of ",
         ] {
             assert!(nodes.contains(text), "no '{text}' in:\n{nodes}");
         }
@@ -106,7 +106,9 @@ fn a_drained_node_is_explained_repaired_and_resumed() -> Result<()> {
         let line = counted.lines().find(|line| line.starts_with("gpu-lost ")).context("no gpu-lost")?;
         let words: Vec<&str> = line.split_whitespace().take(5).collect();
         assert_eq!(words, ["gpu-lost", "drain", "1", "1", "1"], "{counted}");
-        assert!(cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("railgate holds 0 of "));
+        assert!(
+            cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("nodes drained by railgate: 0 of ")
+        );
 
         // The next job runs there. An Xid of this boot must be acknowledged before the node is resumed.
         let id = cluster.alice().sbatch(&["-w", "gn1", "--gres=gpu:8"], "hostname")?;
@@ -176,7 +178,7 @@ fn a_site_switches_from_report_to_enforce_with_the_commands_of_the_page() -> Res
             "policy: drain for gpu-lost@3, but nothing is done: [gate] mode = \"report\"",
             "would drain gn1: railgate: gpu-lost@3: ",
             "gate.mode",
-            "railgate holds 0 of ",
+            "nodes drained by railgate: 0 of ",
         ] {
             assert!(said.contains(text), "no '{text}' in:\n{said}");
         }
@@ -203,7 +205,7 @@ fn a_site_switches_from_report_to_enforce_with_the_commands_of_the_page() -> Res
         }
         root("gn1").run(&["railgate", "check", "--drain"])?.ok()?;
         assert!(cluster.node("gn1")?.reason().starts_with("railgate: gpu-lost@3: "));
-        assert!(run_all("gn1")?.contains("railgate holds 2 of "));
+        assert!(run_all("gn1")?.contains("nodes drained by railgate: 2 of "));
         Ok(())
     })
 }

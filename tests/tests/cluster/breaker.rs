@@ -71,7 +71,7 @@ fn four_bad_nodes_at_once_drain_one_and_a_disabled_railgate_drains_none() -> Res
     let builder = builder.slurm_conf("MessageTimeout", "30").config("slurm = { timeout = '35s' }")?;
     builder.hardware("h100-sxm:gpu-lost@3").test(|cluster| {
         let root = |node| cluster.root().on(node);
-        let loud = "not drained, the breaker is open: nodes that railgate holds in the cluster: ";
+        let loud = "not drained, the breaker is open: nodes drained by railgate in the cluster: ";
 
         // Beside jobs, right after boot, on all nodes at once, as after a bad firmware update.
         check_all_at_once(cluster)?;

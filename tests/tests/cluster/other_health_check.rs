@@ -81,7 +81,9 @@ fn nhc_and_railgate_keep_their_own_drains() -> Result<()> {
             refused.code == 1 && refused.stdout.contains("drained by others: NHC: check_fs_mount"),
             "{refused}"
         );
-        assert!(cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("railgate holds 0 of "));
+        assert!(
+            cluster.alice().run(&["railgate", "nodes"])?.ok()?.contains("nodes drained by railgate: 0 of ")
+        );
 
         // NHC clears its own drain; the next check run drains for railgate's fault.
         sh("gn1", "rm /run/nhc.fault")?;
