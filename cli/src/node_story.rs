@@ -237,7 +237,7 @@ fn text(story: &Story) -> Lines {
         text.blank();
         put!(text, "Resumed");
         let rows = given.iter().map(|given| vec![time(given.time), given.by.clone(), given.reason.clone()]);
-        push_table(&mut text, &["TIME", "BY", "REASON THAT STOOD"], rows.collect());
+        push_table(&mut text, &["TIME", "BY", "DRAIN REASON"], rows.collect());
     }
     if !story.parts.is_empty() {
         text.blank();

@@ -35,7 +35,7 @@ pub(crate) fn run(config: &ReportConfig, args: &Prune, dirs: &[PathBuf]) -> anyh
     }
     anyhow::ensure!(
         !places.is_empty(),
-        "[report] dir is not set, and only root reads the parts that nodes keep"
+        "[report] dir is not set, and only root can remove reports kept on this machine"
     );
     let mut well = true;
     for (dir, retention) in places {

@@ -36,7 +36,7 @@ Examples:
   railgate report 48213 --format html --samples gn[1-4] --out 48213.html
       with time lines of their GPUs
   railgate report 48213 --live             while it runs
-  railgate report 48213 --dir ./collected  parts collected by hand
+  railgate report 48213 --dir ./collected  node reports collected by hand
 
   railgate report 48213 --format json      docs/report.md
   railgate report --rules
@@ -48,7 +48,7 @@ Examples:
       removes old ones, for a timer (docs/report.md)
 
 A report is readable by the job's owner and root (`[report] access`). Times are UTC. If a node could not write \
-its part to `[report] dir`, run this there as root: --dir /var/lib/railgate/reports.
+its node report to `[report] dir`, run this on the node as root: --dir /var/lib/railgate/reports.
 
 Exit codes: 0 shown; 2 wrong use; 3 the job is unknown, or belongs to another user")]
 pub(crate) struct Args {
@@ -265,7 +265,7 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
                 let job = (report.cluster.as_str(), report.job, attempt.attempt);
                 load_course(config, &args.dir, job, report.uid, &node)
             }
-            None => Err("no part of this job's report".to_owned()),
+            None => Err("no node report of this job".to_owned()),
         };
         match read {
             Ok(course) => courses.push(course),
@@ -347,7 +347,7 @@ fn nothing_known(config: &ReportConfig, one: &One, args: &Args, problems: &[Stri
     if places.is_empty() {
         match &config.dir {
             Some(dir) => places.push(dir.display().to_string()),
-            None => complain!("`[report] dir` is not set: every node keeps its parts to itself"),
+            None => complain!("`[report] dir` is not set: every node stores its node reports locally"),
         }
         places.push(config.local_dir.display().to_string());
     }
@@ -359,7 +359,7 @@ fn nothing_known(config: &ReportConfig, one: &One, args: &Args, problems: &[Stri
         Some(why) => complain!("job {job}: no record, and Slurm does not answer: {why}"),
         None => complain!("job {job}: no record; Slurm has forgotten it, or never had it"),
     }
-    complain!("no part of a report in {}: a job that never started has none", places.join(" or "));
+    complain!("no node report in {}: a job that never started has none", places.join(" or "));
 }
 
 /// Slurm's state of the job; `None` if it does not answer or has purged the job.

@@ -272,7 +272,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "report-dir",
         on: On::Everywhere,
-        why: "each node keeps its own part, and a report lists where the parts are",
+        why: "each node stores its node reports locally, and a job's report only lists where they are",
         check: report_dir,
     },
 ];

@@ -448,7 +448,10 @@ fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
     let timed = proof.iter().any(|proof| proof.time.is_some());
     let mut doubts = unseen(attempt);
     if !timed {
-        doubts.push("the evidence is untimed: between the prolog and epilog checks".to_owned());
+        doubts.push(
+            "the time of the evidence is not known, only that it lies between the prolog and epilog checks"
+                .to_owned(),
+        );
     }
     let of_the_job = attempt.nodes.iter().flat_map(|node| &node.evidence).any(|item| item.own == Some(true));
     let what = if of_the_job { "Hardware that the job held" } else { "A part of the job's nodes" };

@@ -138,7 +138,7 @@ fn a_report_has_the_gpu_figures_and_names_the_gaps() -> Result<()> {
             lanes.matches("<polygon").count() >= 4 * 2 && lanes.matches("<polyline").count() >= 4,
             "{lanes}"
         );
-        assert!(lanes.contains("gn9: no part of this job"), "{lanes}");
+        assert!(lanes.contains("gn9: no node report of this job"), "{lanes}");
 
         let lost = usage(cluster, killed)?;
         assert_eq!(lost["gpus"].as_array().map(Vec::len), Some(8));

@@ -272,11 +272,11 @@ fn blind_spots(files: &[RankFile], found: &Communication) -> Vec<String> {
     );
     add(
         sum(|file| file.comms_lost),
-        "communicators exceeded the limit of a process: their operations are not counted",
+        "communicators were too many for one process to record: their operations are not counted",
     );
     add(
         sum(|file| file.cells_lost),
-        "operations exceeded the limit of signatures of a process: they are not counted",
+        "operations are not counted: their signatures were too many for one process to record",
     );
     add(sum(|file| file.nonsense), "entries of the processes' files are invalid and left out");
     add(
