@@ -31,7 +31,7 @@ thresholds! {
     standstill: Time(120), 1 to 86400, "time", "the job made no progress for at least this long before its end";
     standstill_steps: Number(10.0), 0.0 to 10000.0, "steps", "and for at least this many mean steps";
     assumed_step: Time(30), 1 to 3600, "time", "length of a step if the program does not report any";
-    same_time: Time(60), 1 to 3600, "time", "a destroyed communicator belongs to the standstill if its last operation is no older than this before the job's last one";
+    same_time: Time(60), 1 to 3600, "time", "a destroyed communicator belongs to the standstill if its last operation was at most this long before the last operation of the job";
 }
 
 /// Names the rank that submitted the fewest operations.
