@@ -25,10 +25,10 @@ macro_rules! limits {
         $crate::settings::settings! {
             action = Drain;
             #[serde(with = "railgate_model::duration_text")]
-            window: ::std::time::Duration = ::std::time::Duration::from_secs(3600), limit $crate::settings::seconds(60..=7200), "how far back a check run without a job's baseline reaches";
-            note: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$note), limit $crate::growth::watched(), "per hour; more are a note; a table in its place replaces the default";
-            warn: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$warn), limit $crate::growth::watched(), "per hour; more are a warning; likewise";
-            fail: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$fail), limit $crate::growth::watched(), "per hour; more are a fault; likewise";
+            window: ::std::time::Duration = ::std::time::Duration::from_secs(3600), limit $crate::settings::seconds(60..=7200), "period that is judged if there is no baseline from a job";
+            note: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$note), limit $crate::growth::watched(), "limits per hour; above is `note`; a table set here replaces the default";
+            warn: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$warn), limit $crate::growth::watched(), "limits per hour; above is `warn`; a table set here replaces the default";
+            fail: ::std::collections::BTreeMap<String, u64> = $crate::growth::rows(&$fail), limit $crate::growth::watched(), "limits per hour; above is `fail`; a table set here replaces the default";
         }
 
         impl Settings {

@@ -401,7 +401,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
 pub(crate) fn names() -> Limit<Vec<String>> {
     let odd = |name: &&String| name.is_empty() || name.contains(char::is_whitespace);
     Limit::new("", move |key, names: &Vec<String>| {
-        names.iter().filter(odd).map(|name| format!("{key}: '{name}' is no name")).collect()
+        names.iter().filter(odd).map(|name| format!("{key}: '{name}' is not a name")).collect()
     })
 }
 
@@ -450,7 +450,7 @@ paths = []                     # what must be there
         let expected = [
             "share: NaN is not within 0 to 100",
             "grace: 2h is more than 1h",
-            "users: 'a b' is no name",
+            "users: 'a b' is not a name",
             "paths: 'x' is not an absolute path",
         ];
         assert_eq!(set.problems(), expected);

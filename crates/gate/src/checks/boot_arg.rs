@@ -11,7 +11,7 @@ pub(crate) struct BootArgs;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "a required one is missing";
+    severity: Severity = Severity::Warn, "a required parameter is missing";
     required: Vec<String> = Vec::new(), limit names(), "besides those of the profile: [\"iommu=pt\"]";
 }
 

@@ -13,7 +13,7 @@ settings! {
 }
 
 impl Check for GpuCount {
-    const ABOUT: &'static str = "fewer GPUs than the machine type has, or than Slurm gave to the job";
+    const ABOUT: &'static str = "fewer GPUs than the profile has, or than Slurm gave to the job";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetCount_v2` and compares with the profile's `gpus.count`, with the GPUs that Slurm assigned to the job
 (`SLURM_JOB_GPUS`), after a job with the GPUs before it, and with the GPUs of the last clean check run, which also show which
@@ -84,7 +84,7 @@ profile.
         } else if !gone.is_empty() || scene.unclear().is_none() && placed(scene) {
             Found::new(Severity::Fail, Class::Node, part, what).another_jobs()
         } else {
-            Found::unknown(Class::Node, part, format!("{what}, may not be the job's"))
+            Found::unknown(Class::Node, part, format!("{what}, a missing GPU may be another job's"))
         };
         out.add(row(found.fix("reboot"), want));
     }
@@ -133,7 +133,7 @@ fn by_pci(scene: &Scene<'_>, expected: u32, pci: &Pci, out: &mut Report<'_>) {
     let found = if scene.whole() {
         Found::fail(Class::Node, "", what)
     } else {
-        Found::unknown(Class::Node, "", format!("{what}, may not be the job's"))
+        Found::unknown(Class::Node, "", format!("{what}, a missing GPU may be another job's"))
     };
     out.add(found.fix("reboot").row(
         "NVIDIA GPUs in the PCI tree",

@@ -17,7 +17,8 @@ settings! {
 }
 
 impl Check for GpuFabricState {
-    const ABOUT: &'static str = "a GPU is not registered with its NVLink fabric, or the fabric is not well";
+    const ABOUT: &'static str =
+        "a GPU is not registered with its NVLink fabric, or the fabric reports a fault";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetGpuFabricInfoV` on machines with NVSwitches: whether the registration is complete and how it ended, the
 fabric's own health, and the clique and fabric that each GPU belongs to. Judged only if NVLinks of the GPU are up, and not

@@ -24,7 +24,7 @@ Why: NCCL falls back to slower paths or fails at start; one slow GPU slows the w
 Fix: reset all GPUs of the node or reboot; check that the fabric manager runs; a link that stays down is for RMA (GPU,
 baseboard or NVSwitch).
 
-If a GPU reports \"not supported\" for all links, that is no fault unless the profile has NVLinks; then it is `unsupported`
+If a GPU reports \"not supported\" for all links, that is not a fault unless the profile has NVLinks; then it is `unsupported`
 (default `\"warn\"`: a cloud machine with a single GPU of a board looks like this and is healthy). The same holds in a virtual
 machine for a GPU with all its links down. Within `boot_grace` of `ib-port` after boot a link that is down is `unknown`: the
 fabric manager may still be training it. With MIG on nothing is judged.

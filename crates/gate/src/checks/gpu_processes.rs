@@ -11,15 +11,15 @@ pub(crate) struct GpuProcesses;
 settings! {
     action = Drain;
     ignore: Vec<String> = words("Xorg dcgm* nv-fabricmanager nv-hostengine nvidia-cuda-mps* nvidia-imex nvidia-persistenced nvidia-smi railgate*"), "commands that may use a GPU without a job: names, or beginnings with a trailing *";
-    class: Class = Class::User, limit either(Class::User, Class::Node), "user: the user is notified, the node stays; node: before a job leftovers drain";
+    class: Class = Class::User, limit either(Class::User, Class::Node), "user: the user is notified, nothing drains; node: leftovers before a job drain the node";
 }
 
 impl Check for GpuProcesses {
-    const ABOUT: &'static str = "processes that belong to no live job sit on the job's GPUs";
+    const ABOUT: &'static str = "processes that belong to no running job use the job's GPUs";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3`, and `/proc` for each process: its name, its user, whether
 it is exiting, and the Slurm job it belongs to (cgroup, slurmstepd ancestor). Exiting processes, those of live Slurm
-jobs and the names in `ignore` are no leftovers. After a job its own processes are leftovers, since Slurm has killed them.
+jobs and the names in `ignore` are not leftovers. After a job its own processes are leftovers, since Slurm has killed them.
 
 Why: the next job lacks the memory that a leftover holds, and dies with out-of-memory.
 

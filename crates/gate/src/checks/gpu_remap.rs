@@ -15,18 +15,18 @@ settings! {
 }
 
 impl Check for GpuRemap {
-    const ABOUT: &'static str = "a row of GPU memory could not be remapped, or waits for a reset to be";
+    const ABOUT: &'static str = "a row of GPU memory could not be remapped, or its remap waits for a reset";
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGetRemappedRows` (Ampere and later data-centre GPUs).
 
 Why: `failed` means that the spare rows of a bank are used up, which is NVIDIA's criterion for replacing the card.
 `pending` does no harm to running work: the bad page is already offline, and a reset makes the remap effective.
 
-`max_uncorrectable` rows or more mean that the memory keeps failing; by itself that is no criterion for RMA.
+`max_uncorrectable` rows or more mean that the memory keeps failing; by itself that is not a criterion for RMA.
 
 Fix: failed: open an RMA. Pending: reset the GPU when it is idle (`nvidia-smi -r -i N`).
 
-A GPU that does not remap rows is no fault unless the profile expects it to (then `unknown`; not with MIG on, where the
+A GPU that does not remap rows is not a fault unless the profile expects it to (then `unknown`; not with MIG on, where the
 driver does not report it).
 ";
     const CLASS: Class = Class::Node;

@@ -17,7 +17,7 @@ settings! {
 }
 
 impl Check for IbCount {
-    const ABOUT: &'static str = "fewer RDMA devices than the machine type has";
+    const ABOUT: &'static str = "fewer compute ports than the profile has";
     const EXPLAIN: &'static str = "
 Reads `/sys/class/infiniband` and counts the compute ports. `railgate rails` shows which ports it
 leaves out as storage or management. Compared with `fabric.hcas`, or with the number of HCAs in `[rails] wiring` where that

@@ -28,7 +28,7 @@ it went down in between. If a device has no such counter, a port that was active
 Why: a link that is trained again stops a collective for seconds, and each time may be the one at which NCCL gives up.
 
 `flaps` within `window` fail. A link that went down during a job is a warning. Link training in the first minutes after boot is
-not judged; a boot is no flap, nor is a reload of the driver. If several ports of a node flap together, the cause is not this
+not judged; a boot or a reload of the driver is not a flap. If several ports of a node flap together, the cause is not this
 port but the fabric: that is a warning and does not drain.
 
 Fix: replace cable or transceiver, then change the switch's port. After the repair: `railgate readmit NODE --repaired`, or wait

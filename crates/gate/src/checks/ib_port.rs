@@ -35,7 +35,7 @@ Fix: depends on the port's state:
 
 A port that is down is this node's end of a link, so it may drain. If several nodes of one leaf have it, that is one
 incident, and the breaker limits the drains. The periodic check drains on the second sighting within an hour: a switch that
-boots is no fault of this node, and no job is about to start. Within `boot_grace` after boot it is `unknown`. On a shared node
+boots is not a fault of this node, and no job is about to start. Within `boot_grace` after boot it is `unknown`. On a shared node
 only the ports nearest to the job's GPUs are judged.
 ";
     const CLASS: Class = Class::Fabric;

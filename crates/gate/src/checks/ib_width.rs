@@ -10,7 +10,7 @@ pub(super) use crate::graded::Settings;
 pub(crate) struct IbWidth;
 
 impl Check for IbWidth {
-    const ABOUT: &'static str = "a compute port runs on fewer lanes than the machine type has";
+    const ABOUT: &'static str = "a compute port runs on fewer lanes than the profile has";
     const EXPLAIN: &'static str = "
 Reads the lanes in `ports/*/rate` (`400 Gb/sec (4X NDR)`) of the compute ports that are active, and compares them with the
 profile's `[fabric] width`. If the profile has none, only `ib-rate` judges the link.

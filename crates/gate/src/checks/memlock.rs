@@ -10,7 +10,7 @@ pub(crate) struct Memlock;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Note, "too little";
+    severity: Severity = Severity::Note, "the limit is below min_mib";
     min_mib: u64 = 1024, "MiB that a task must be able to lock";
 }
 

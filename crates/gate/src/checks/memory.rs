@@ -10,7 +10,7 @@ pub(crate) struct MemorySize;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "too little";
+    severity: Severity = Severity::Warn, "less memory or fewer modules than the profile";
     tolerance_percent: f64 = 3.0, limit within(0.0..=50.0), "percent that may be missing: the kernel reserves some memory";
 }
 

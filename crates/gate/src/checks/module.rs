@@ -11,7 +11,7 @@ pub(crate) struct Modules;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "a required one is missing";
+    severity: Severity = Severity::Warn, "a required module is missing";
     required: Vec<String> = Vec::new(), limit names(), "besides those of the profile: [\"nvidia_peermem\", \"lustre\"]";
 }
 
@@ -65,6 +65,6 @@ mod tests {
     #[test]
     fn settings_out_of_range() {
         let config: crate::GateConfig = toml::from_str("[checks.module]\nrequired = [\"a b\"]").unwrap();
-        assert_eq!(config.problems(), ["gate.checks.module.required: 'a b' is no name"]);
+        assert_eq!(config.problems(), ["gate.checks.module.required: 'a b' is not a name"]);
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Services;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "a required one is missing";
+    severity: Severity = Severity::Warn, "a required service is not running";
     required: Vec<String> = Vec::new(), limit names(), "besides those of the profile: [\"chronyd\", \"nvidia-fabricmanager\"]";
 }
 

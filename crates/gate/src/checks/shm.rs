@@ -12,7 +12,7 @@ pub(crate) struct SharedMemory;
 
 settings! {
     action = Drain;
-    severity: Severity = Severity::Warn, "too little";
+    severity: Severity = Severity::Warn, "/dev/shm is too small or full";
     min_mib: u64 = 1024, "MiB; the smallest size";
     min_free_mib: u64 = 512, "MiB; the least free space";
 }

@@ -19,13 +19,13 @@ pub(crate) struct Site;
 
 settings! {
     action = Drain;
-    directory: PathBuf = PathBuf::from("/etc/railgate/checks.d"), limit absolute(), "or relative to this file's directory";
+    directory: PathBuf = PathBuf::from("/etc/railgate/checks.d"), limit absolute(), "absolute, or relative to the directory of railgate.toml";
     #[serde(with = "railgate_model::duration_text")]
     deadline: Duration = Duration::from_secs(10), limit within(DEADLINES), "for each; all run in parallel";
     phases: Vec<Phase> = vec![Phase::Prolog, Phase::Periodic], "when they run";
     worst: Severity = Severity::Warn, "the worst severity of their findings; only fail can drain";
     class: Class = Class::Node, limit not_our_own(), "of findings that name no class";
-    named: BTreeMap<String, Named> = BTreeMap::new(), limit Limit::new("", named_problems), "[gate.checks.site.named.raid] with other values of the last four, or run = false";
+    named: BTreeMap<String, Named> = BTreeMap::new(), limit Limit::new("", named_problems), "own deadline, phases, worst or class for one check, in [gate.checks.site.named.raid]; run = false switches it off";
 }
 
 const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(300);
