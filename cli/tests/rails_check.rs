@@ -29,12 +29,12 @@ fn a_topology_file_is_checked_against_the_machine() {
         (
             &["--check", "good.xml", "--simulate", "h200-sxm"][..],
             0,
-            "NCCL takes this file, and it is right for simulated\n",
+            "NCCL accepts this file, and it matches simulated\n",
         ),
         (
             &["--check", "good.xml", "--simulate", "h200-sxm:ib-port-down@3"],
             0,
-            "NCCL takes this file, and it is right",
+            "NCCL accepts this file, and it matches",
         ),
         (
             &["--check", "tab.xml", "--simulate", "h200-sxm"],
@@ -45,7 +45,7 @@ fn a_topology_file_is_checked_against_the_machine() {
         (
             &["--check", "quotes.xml", "--simulate", "h200-sxm", "--nccl", "2.28.9"],
             0,
-            "NCCL 2.28.9 takes this file",
+            "NCCL 2.28.9 accepts this file",
         ),
         (
             &["--check", "stale.xml", "--simulate", "h200-sxm", "--nccl", "2.28.9"],

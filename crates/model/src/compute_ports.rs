@@ -190,7 +190,7 @@ impl<'a> Sorted<'a, '_> {
                 let layer = port.link_layer.known();
                 let why = match (excluded, layer, &wanted) {
                     (Some(pattern), ..) => format!("excluded by the machine profile ('{pattern}')"),
-                    _ if fabric.hcas == Some(0) => "the machine type has no compute fabric".to_owned(),
+                    _ if fabric.hcas == Some(0) => "the profile has no compute fabric".to_owned(),
                     (_, Some(LinkLayer::Other(layer)), _) => format!("link layer '{layer}'"),
                     (_, Some(have), Some(want)) if want != have => {
                         format!("link layer {}, compute ports have {}", have.name(), want.name())
@@ -270,7 +270,7 @@ impl<'a> Sorted<'a, '_> {
         let most = commonest(active.filter_map(ComputePort::layer).map(is_ethernet));
         self.leave_out(Because::Layer, |port| {
             let layer = port.layer().filter(|layer| most.is_some_and(|most| is_ethernet(layer) != most))?;
-            Some(format!("link layer {}, unlike most ports: NCCL cannot mix them", layer.name()))
+            Some(format!("link layer {}, most ports have another one: NCCL cannot mix them", layer.name()))
         });
     }
 
@@ -307,7 +307,12 @@ impl<'a> Sorted<'a, '_> {
                     Some(expected) => active.len() >= expected,
                     None => active.iter().any(|hca| hca.name == port.hca.name),
                 };
-            is_spare.then(|| format!("port is {}, and no rail lacks it", port_state_text(&port.port.state)))
+            is_spare.then(|| {
+                format!(
+                    "port is {}, and there are enough rails without it",
+                    port_state_text(&port.port.state)
+                )
+            })
         });
     }
 
@@ -317,9 +322,9 @@ impl<'a> Sorted<'a, '_> {
         self.found.expected = self.found.expected.map(|count| count.min(wired));
         for (gpu, hca) in wiring {
             if !self.found.ports.iter().any(|port| port.hca.name == *hca) {
-                self.found
-                    .notes
-                    .push(format!("the machine profile wires GPU {gpu} to {hca}, which is not there"));
+                self.found.notes.push(format!(
+                    "the machine profile wires GPU {gpu} to {hca}, which this machine does not have"
+                ));
             }
         }
         let mut seen: Vec<&str> = Vec::new();

@@ -135,7 +135,7 @@ impl<'a> Machine<'a> {
                 }
                 absent += 1;
                 let (effect, then) = if era.splits_hosts && present && !self.has_its_cpu(tree, index) {
-                    (Effect::Refused, "takes it for another host's, and comes up with neither")
+                    (Effect::Refused, "treats it as a GPU of another host and fails at start")
                 } else {
                     (Effect::Misled, "places it by itself")
                 };
@@ -241,7 +241,7 @@ impl<'a> Machine<'a> {
             if !belong_together(self.map, gpu) {
                 if shared == Kind::Pci {
                     let what = format!(
-                        "GPU {} and {} share a bridge in the file, and not on the machine: GPUDirect where it cannot be",
+                        "GPU {} and {} share a bridge in the file, but not on the machine: NCCL would use GPUDirect where it does not work",
                         gpu.index, rail.hca
                     );
                     say(Effect::Misled, place, what, "a bridge of its own for the GPU");

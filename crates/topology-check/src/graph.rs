@@ -108,7 +108,7 @@ pub(super) fn judge(
 ) {
     let mut judge = Judge { tree, devices, found, untold };
     if tree.elements.is_empty() {
-        judge.say(Effect::Ignored, None, "no <system>: NCCL detects the machine as without a file", "");
+        judge.say(Effect::Ignored, None, "no <system>: NCCL ignores the file", "");
         return;
     }
     // Elements on the path to any device, and to a GPU.
@@ -402,7 +402,7 @@ impl Judge<'_> {
             && !(1..=32).contains(&number(width))
         {
             let what =
-                format!("link_width '{}' of {subject} is no number of lanes", printable(width.as_bytes()));
+                format!("link_width '{}' of {subject} is not a number of lanes", printable(width.as_bytes()));
             self.say(Effect::Misled, element.at, &what, "1 to 32");
         }
     }

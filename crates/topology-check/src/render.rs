@@ -78,13 +78,15 @@ impl TopologyView<'_> {
         let some = self.check.problems.iter().any(|p| p.effect == Effect::Refused && !p.nccl.is_empty());
         let whole = self.check.problems.iter().any(|p| p.effect == Effect::Refused && p.nccl.is_empty());
         match () {
-            () if whole => put!(text, "{nccl} refuses this file: no job with it comes up"),
-            () if some => put!(text, "some releases of NCCL refuse this file: no job with it comes up there"),
-            () if !self.right => put!(text, "{nccl} takes this file, and it is not right for {}", self.node),
-            () if !self.check.unknown.is_empty() => {
-                put!(text, "{nccl} takes this file; whether it is right for {} is not known", self.node);
+            () if whole => put!(text, "{nccl} refuses this file: jobs with it fail at start"),
+            () if some => {
+                put!(text, "some releases of NCCL refuse this file: jobs with it fail at start there")
             }
-            () => put!(text, "{nccl} takes this file, and it is right for {}", self.node),
+            () if !self.right => put!(text, "{nccl} accepts this file, but it does not match {}", self.node),
+            () if !self.check.unknown.is_empty() => {
+                put!(text, "{nccl} accepts this file; whether it matches {} is not known", self.node);
+            }
+            () => put!(text, "{nccl} accepts this file, and it matches {}", self.node),
         }
         text
     }
@@ -106,17 +108,14 @@ mod tests {
         let now = Some(NcclVersion::new(2, 28, 9));
         assert_eq!(
             said("<system version=\"1\">\n\t</system>", now),
-            "t.xml:2:1: refused: a tab where '<' should be\nNCCL 2.28.9 refuses this file: no job with it comes up\n"
+            "t.xml:2:1: refused: a tab where '<' should be\nNCCL 2.28.9 refuses this file: jobs with it fail at start\n"
         );
         let quotes = said("<system version='1'/>", None);
         assert!(
             quotes.contains("[NCCL before 2.21, 2.21 to 2.26]\nsome releases of NCCL refuse"),
             "{quotes}"
         );
-        assert_eq!(
-            said("<system version='1'/>", now),
-            "NCCL 2.28.9 takes this file, and it is right for gn1\n"
-        );
+        assert_eq!(said("<system version='1'/>", now), "NCCL 2.28.9 accepts this file, and it matches gn1\n");
         assert!(said("", now).starts_with("t.xml: ignored: no <system>"));
         assert!(!said("<system version=\"1\"><\x1b[2J/></system>", now).contains('\x1b'));
     }

@@ -102,7 +102,7 @@ fn a_missing_device_is_reported_with_its_effect() {
         lines(&check),
         [
             "0:0 misled GPU 0 (0001:00:00.0) is not in the file: NCCL places it by itself",
-            "0:0 refused GPU 0 (0001:00:00.0) is not in the file: NCCL takes it for another host's, and comes up with neither",
+            "0:0 refused GPU 0 (0001:00:00.0) is not in the file: NCCL treats it as a GPU of another host and fails at start",
             "4:7 ignored busid '0001:00:00.A' is not like 0000:9b:00.0, lower case: NCCL finds no device with it",
         ]
     );
@@ -308,7 +308,7 @@ fn a_gpu_of_another_socket_is_not_under_the_switch_of_its_hca() {
         );
     let check = check_topology(lie.as_bytes(), None, Some((&bare, &map)));
     assert!(
-        lines(&check).iter().any(|line| line.contains("share a bridge in the file, and not on the machine")),
+        lines(&check).iter().any(|line| line.contains("share a bridge in the file, but not on the machine")),
         "{lie}"
     );
 }
