@@ -150,12 +150,12 @@ pub fn cable_table(text: &str) -> Result<Vec<Seen>, BadSeen> {
             None => (hca, 1),
             Some((hca, port)) => match port.parse() {
                 Ok(port @ 1..) => (hca, port),
-                _ => return Err(bad(format!("'{port}' is no port"))),
+                _ => return Err(bad(format!("'{port}' is not a port"))),
             },
         };
         for name in [node, hca] {
             if !plain(name) {
-                return Err(bad(format!("'{name}' is no name")));
+                return Err(bad(format!("'{name}' is not a name")));
             }
         }
         if !known.insert((node.to_owned(), hca.to_owned(), port)) {
@@ -292,8 +292,8 @@ mod tests {
         assert_eq!((found[1].hca.as_str(), found[1].port, found[1].leaf_port.as_str()), ("mlx5_1", 2, ""));
         for (text, what) in [
             ("gn1 mlx5_0\n", "line 1: 2 words; want node, hca[:port], leaf, leaf port"),
-            ("\ngn1 mlx5_0:x leaf\n", "line 2: 'x' is no port"),
-            ("gn1 a;b leaf\n", "line 1: 'a;b' is no name"),
+            ("\ngn1 mlx5_0:x leaf\n", "line 2: 'x' is not a port"),
+            ("gn1 a;b leaf\n", "line 1: 'a;b' is not a name"),
             ("gn1 a l\ngn1 a:1 m\n", "line 2: gn1 a port 1 comes twice"),
         ] {
             assert_eq!(cable_table(text).unwrap_err().to_string(), what);

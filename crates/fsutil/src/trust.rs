@@ -101,7 +101,7 @@ fn trusted_below(root: &Path, path: &Path) -> Result<PathBuf, Untrusted> {
         let open = open_to_all(&place, &found, !rest.is_empty())?;
         above.push((place, open));
     }
-    above.pop().map(|(real, _)| real).ok_or_else(|| Untrusted::new(path, "is no path"))
+    above.pop().map(|(real, _)| real).ok_or_else(|| Untrusted::new(path, "is not a path"))
 }
 
 fn parts(path: &Path) -> VecDeque<OsString> {

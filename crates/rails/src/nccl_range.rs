@@ -17,7 +17,7 @@ pub struct NcclRange {
 
 /// A text that is not a range of releases.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no range of NCCL's releases ('>=2.28.7', '<2.30.7', or both with a comma)")]
+#[error("'{0}' is not a range of NCCL releases ('>=2.28.7', '<2.30.7', or both with a comma)")]
 pub struct BadNcclRange(String);
 
 impl NcclRange {

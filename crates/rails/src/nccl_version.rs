@@ -23,7 +23,7 @@ impl NcclVersion {
 
 /// A text that is not a version of NCCL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no version of NCCL (2.28.9)")]
+#[error("'{0}' is not a version of NCCL (2.28.9)")]
 pub struct BadNcclVersion(String);
 
 impl FromStr for NcclVersion {

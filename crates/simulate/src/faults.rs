@@ -643,7 +643,7 @@ impl FromStr for Fault {
                 let number = index.strip_prefix("mlx5_").filter(|_| part == FaultPart::Hca).unwrap_or(index);
                 number.parse().map_err(|_| SimulateError::Index {
                     fault: shown(),
-                    why: "the index after '@' is no number".to_owned(),
+                    why: "the index after '@' is not a number".to_owned(),
                 })?
             }
         };

@@ -90,7 +90,7 @@ fn job(record: &str) -> Result<JobState, String> {
     let field = |key: &str| only(record, key)?.ok_or_else(|| format!("no {key} in the answer"));
     let number = |key: &str| {
         let value = field(key)?;
-        value.parse::<u32>().map_err(|_| format!("{key}='{}' is no number", crate::env::clean(value)))
+        value.parse::<u32>().map_err(|_| format!("{key}='{}' is not a number", crate::env::clean(value)))
     };
     let optional = |key: &str| only(record, key).map(|value| value.unwrap_or("(null)"));
     let list = |key: &str| {

@@ -47,7 +47,7 @@ pub(crate) fn listed(text: &str, mark: &str) -> Result<Vec<ListedJob>, String> {
     for record in fields.chunks_exact(FIELDS) {
         let [id, shown, uid, state, exit, submitted, start, end, nodes, name] = record else { continue };
         let id = id.trim();
-        let job = id.parse().map_err(|_| format!("'{}' is no job", railgate_text::clip(id, 40)))?;
+        let job = id.parse().map_err(|_| format!("'{}' is not a job", railgate_text::clip(id, 40)))?;
         let one = ListedJob {
             job,
             task: None,

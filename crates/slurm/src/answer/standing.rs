@@ -65,7 +65,7 @@ pub(crate) fn accounted(text: &str, mark: &str) -> Result<BTreeMap<u32, String>,
     let mut found = BTreeMap::new();
     while let (Some(id), Some(comment)) = (fields.next(), fields.next()) {
         let number = id.trim_start_matches('\n').parse::<u32>();
-        let number = number.map_err(|_| format!("'{}' is no job", railgate_text::clip(id, 40)))?;
+        let number = number.map_err(|_| format!("'{}' is not a job", railgate_text::clip(id, 40)))?;
         found.insert(number, comment.to_owned());
     }
     Ok(found)
