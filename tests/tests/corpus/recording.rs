@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use railgate_joblog::{Log, first_error};
 use railgate_model::UnixMillis;
 use railgate_node_report::application::read as read_rank;
 use railgate_node_report::comm::gather;
-use railgate_node_report::usage::{GpuFigures, summarize};
-use railgate_node_report::{Application, NodeReport};
+use railgate_node_report::usage::GpuFigures;
+use railgate_node_report::{Application, JobLog, LogError, LogFound, NodeReport};
 use railgate_rankfile::RankFile;
 use railgate_report::{JobReport, text};
 use railgate_store::{Parts, ReportConfig};
@@ -89,7 +90,7 @@ impl Recording {
             optional(&self.0.join("node.json"))?.context("a recording has a node report")?;
         let recorded: Recorded = optional(&self.0.join("recorded.json"))?.context("recorded.json")?;
         if let (Ok(samples), Some(end)) = (fs::read(self.0.join("samples")), recorded.sampler_end) {
-            node.usage = summarize(&[&samples], end, &GpuFigures::default());
+            node.add_usage(&[&samples], end, &GpuFigures::default());
         }
         let ranks = self.files("ranks")?;
         if !ranks.is_empty() {
@@ -116,12 +117,42 @@ impl Recording {
         Ok(node)
     }
 
+    /// What the epilog would find in the job's output.
+    fn log(&self, node: &NodeReport) -> Result<Option<JobLog>> {
+        let Ok(bytes) = fs::read(self.0.join("log")) else { return Ok(None) };
+        let ranks = u32::try_from(node.usage.as_ref().map_or(1, |usage| usage.gpus.len()))?;
+        let said = first_error(&[Log { bytes: &bytes, rank: None, cut: false }], ranks);
+        let first = said.first.map(|first| LogError {
+            rule: first.rule.id.to_owned(),
+            text: first.text,
+            from: first.from,
+            file: first.place.as_ref().map(|place| place.file.clone()),
+            line: first.place.as_ref().map(|place| place.line),
+            rank: first.rank,
+            ranks: u32::try_from(first.ranks).unwrap_or(u32::MAX),
+            ahead_s: first.ahead_s,
+            when: first.when,
+            exact: first.exact,
+            log: "job.log".to_owned(),
+            log_line: first.line as u64,
+        });
+        let found = LogFound {
+            first,
+            consequences: said.consequences as u64,
+            may_lie_before: said.may_lie_before,
+            files: 1,
+            ..LogFound::default()
+        };
+        let (cluster, job, attempt) = (node.cluster.clone(), node.job.id, node.attempt);
+        Ok(Some(JobLog { schema: node.schema, cluster, job, attempt, node: node.node.clone(), found }))
+    }
+
     /// The report that today's code makes.
     pub(crate) fn said(&self) -> Result<Said> {
         let node = self.node()?;
         let (cluster, job) = (node.cluster.clone(), node.job.id);
         let parts = Parts {
-            logs: Vec::new(),
+            logs: self.log(&node)?.into_iter().collect(),
             nodes: vec![node],
             decisions: optional(&self.0.join("decision.json"))?.into_iter().collect(),
             ends: optional(&self.0.join("slurm-end.json"))?.into_iter().collect(),
