@@ -26,7 +26,6 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests/corpus"
 MOST_LINES = 200
 # Made anew from the other files.
-DERIVED = ("usage", "communication", "application")
 
 
 class Neutral:
@@ -95,7 +94,10 @@ def pack(source, machine, host):
 
     usage = node.get("usage") or {}
     put("recorded.json", json.dumps({"date": machine[0], "gpu": machine[1], "sampler_end": usage.get("coverage", {}).get("end")}) + "\n")
-    put("node.json", json.dumps({key: value for key, value in node.items() if key not in DERIVED}, separators=(",", ":")) + "\n")
+    # What is made of raw files is left out where they were recorded.
+    raw = {"communication": "ranks", "application": "app"}
+    derived = {"usage"} | {key for key, files in raw.items() if any(source.glob(f"{files}/*"))}
+    put("node.json", json.dumps({key: value for key, value in node.items() if key not in derived}, separators=(",", ":")) + "\n")
     truths = sorted(source.glob(f"{source.name}.json*"))
     put("truth.json", "".join(path.read_text() for path in truths if not path.name.endswith(".new")))
     samples = at.with_suffix(".samples")

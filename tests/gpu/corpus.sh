@@ -59,15 +59,15 @@ install -d "$state/lib" "$state/helper"
 install -d -m 1777 "$state/truth"
 cp -r tests/gpu/train/corpus "$state/lib/"
 install -m 644 contrib/python/railgate.py "$state/helper/"
-# Before railgate's own epilog, which removes the run's directory.
-cat >/etc/slurm/epilog.d/50-corpus <<EPILOG
+# Before railgate's own epilog, which removes the run's directory: slurmd starts them in reverse order of their names.
+cat >/etc/slurm/epilog.d/99-corpus <<EPILOG
 #!/bin/bash
 run=/run/railgate/jobs/\$SLURM_JOB_ID/current
 mkdir -p $state/runs/\$SLURM_JOB_ID
 cp -r \$run/user/ranks \$run/user/app \$run/tasks.json \$run/samples.* $state/runs/\$SLURM_JOB_ID/ 2>/dev/null
 exit 0
 EPILOG
-chmod 755 /etc/slurm/epilog.d/50-corpus
+chmod 755 /etc/slurm/epilog.d/99-corpus
 
 # One script for all kinds: their fields are its environment.
 cat >"$state/job.sh" <<'JOB'

@@ -23,6 +23,7 @@ pub(crate) use facts::Facts;
 pub use facts::{Outcome, median};
 pub use phases::PhaseTime;
 pub use register::{Class, Line, Number, Rule, Threshold, Time, Value};
+use register::{Found, Over};
 pub use rules::idle_gpus::{IdleUse, idle_use};
 pub use rules::{RULES, Rules};
 
@@ -223,10 +224,12 @@ pub fn analyse(
     // Rules state what is lost of the time that they judge.
     let share = judged.training_s().map_or(1.0, |_| phases::training_share(&phases));
     let found = |rule: &'static Rule| {
-        let all = (rule.find)(&judged).into_iter().take(MOST);
-        all.map(move |found| {
-            Diagnosis::new(rule, register::Found { costs: found.costs.map(|costs| costs * share), ..found })
-        })
+        let (facts, share) = match rule.over {
+            Over::Training => (&judged, share),
+            Over::AllTime => (&facts, 1.0),
+        };
+        let of_all = move |found: Found| Found { costs: found.costs.map(|costs| costs * share), ..found };
+        (rule.find)(facts).into_iter().take(MOST).map(move |found| Diagnosis::new(rule, of_all(found)))
     };
     let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
     // Findings without a cost ended the job; they follow the order of the register.
@@ -248,7 +251,7 @@ pub fn analyse(
 }
 
 impl Diagnosis {
-    fn new(rule: &Rule, found: register::Found) -> Self {
+    fn new(rule: &Rule, found: Found) -> Self {
         Diagnosis {
             rule: rule.id.to_owned(),
             class: rule.class.as_str().to_owned(),

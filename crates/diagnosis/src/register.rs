@@ -31,6 +31,8 @@ pub struct Rule {
     #[serde(skip)]
     pub line: Line,
     #[serde(skip)]
+    pub(crate) over: Over,
+    #[serde(skip)]
     pub(crate) find: fn(&Facts<'_>) -> Vec<Found>,
 }
 
@@ -71,6 +73,15 @@ pub enum Line {
     Slow,
     /// `RAILS`
     Rails,
+}
+
+/// The time whose figures a rule gets, and of which its findings state what is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The time in which the job trained, as far as phases are known: start-up and waiting until the end are no loss of speed.
+    Training,
+    /// The whole run.
+    AllTime,
 }
 
 /// One finding of a rule. `analyse` adds what is the same for all findings of the rule.

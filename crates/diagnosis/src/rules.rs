@@ -2,7 +2,9 @@
 
 use super::register::register;
 
+mod cpu_contention;
 pub(super) mod hang;
+mod host_bound;
 pub(crate) mod idle_gpus;
 mod input_bound;
 mod killed_rank;
@@ -10,6 +12,7 @@ pub(super) mod launch_bound;
 mod memory_bound;
 mod nan;
 pub(crate) mod rail_imbalance;
+mod saving;
 mod sleeping_rank;
 pub(crate) mod slow_clock;
 #[cfg(test)]
@@ -25,8 +28,11 @@ register! {
     sleeping_rank,
     uneven_work,
     input_bound,
+    cpu_contention,
+    saving,
     memory_bound,
     launch_bound,
     rail_imbalance,
     idle_gpus,
+    host_bound,
 }

@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
     Right,
     /// They name the cause, and its size is further away or missing.
     Size,
-    /// They name the effect or the rank.
+    /// They name the effect or the rank, or state that the cause of the loss cannot be told.
     Half,
     /// Nothing is said of what was planted.
     Silent,
@@ -97,6 +97,10 @@ impl Kind {
         if matches(self.half_right.as_ref(), &said.first)? {
             return Ok(Outcome::Half);
         }
+        // It states the loss, and that its cause cannot be told from outside.
+        if self.loss.is_some() && said.rules.first().is_some_and(|rule| rule == "host-bound") {
+            return Ok(Outcome::Half);
+        }
         Ok(if said.rules.is_empty() { Outcome::Silent } else { Outcome::Wrong })
     }
 }
@@ -131,6 +135,7 @@ mod tests {
         assert_eq!(of(said("GPUs are idle", "", &["idle"], None)), Outcome::Half);
         assert_eq!(of(said("no performance problem found", "", &[], None)), Outcome::Silent);
         assert_eq!(of(said("memory", "", &["memory-bound"], None)), Outcome::Wrong);
+        assert_eq!(of(said("cannot tell which", "", &["host-bound"], None)), Outcome::Half);
         let died = Said { ended: "application".to_owned(), ..said(named, "", &["input-bound"], Some(10.0)) };
         assert_eq!(of(died), Outcome::Wrong);
     }

@@ -6,7 +6,7 @@ use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
 
 use crate::facts::{Facts, Outcome, Unit, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "hang",
@@ -23,6 +23,7 @@ others waited for NCCL's timeout: the log of the named rank shows it. Without th
     fix: "check that rank's log and stack; suspect its node first if the node had an error",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::AllTime,
     find,
 };
 

@@ -5,7 +5,7 @@ use railgate_node_report::usage::IdleTime;
 
 use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, sleeping_rank};
 use crate::facts::{Facts, Unit, busy};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "idle-gpus",
@@ -24,6 +24,7 @@ too late (`launch-bound`) are named instead where the measurements show them.",
           staging or a compilation looks the same",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::AllTime,
     find,
 };
 

@@ -1,22 +1,24 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
+use super::saving;
 use crate::facts::{Facts, Unit, busy, mean_of, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "input-bound",
     about: "GPUs are idle because the input of the next step is not ready",
     class: Class::Application,
     evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
-a report: idle GPUs on nodes where processes wait for disks (I/O pressure) or CPU cores are busy (CPU pressure, cores in use):
-medium confidence.",
+a report: idle GPUs on nodes where processes wait for disks (I/O pressure) or almost all of the job's cores are in use: medium
+confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
     why: "allocated GPUs wait for the data loaders.",
     look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
 program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle.",
     fix: "more loader workers, prefetch, data on local disks or fewer small files",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::Training,
     find,
 };
 
@@ -25,11 +27,11 @@ thresholds! {
     busy_percent: Number(75.0), 0.0 to 100.0, "%", "without the program's report: GPUs run kernels for at most this share of the time";
     sm_percent: Number(70.0), 0.0 to 100.0, "%", "and at most this share of their SMs is active";
     io_pressure_percent: Number(10.0), 0.0 to 100.0, "%", "and a process waits for disks for more than this share of the time";
-    cpu_pressure_percent: Number(20.0), 0.0 to 100.0, "%", "or a process waits for a CPU for more than this share of the time";
+    cpu_pressure_percent: Number(20.0), 0.0 to 100.0, "%", "unless a process waits for a CPU for more than this share of the time (`cpu-contention`)";
     cores_percent: Number(90.0), 0.0 to 100.0, "%", "or more than this share of the job's cores is busy";
 }
 
-fn find(facts: &Facts<'_>) -> Vec<Found> {
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.input_bound;
     let waited: Vec<f64> = facts
         .reporting()
@@ -64,9 +66,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     if busy > set.busy_percent.get() || sm > set.sm_percent.get() {
         return Vec::new();
     }
+    // Who waits for a core or for a checkpoint is not waiting for input, though disks and cores are busy.
+    if starved > set.cpu_pressure_percent.get() || !saving::find(facts).is_empty() {
+        return Vec::new();
+    }
     let why = if io > set.io_pressure_percent.get() {
         format!("some process waits for disks {io:.0} % of the time")
-    } else if starved > set.cpu_pressure_percent.get() || cpu > set.cores_percent.share() {
+    } else if cpu > set.cores_percent.share() {
         format!("{:.0} % of the job's cores are busy", 100.0 * cpu)
     } else {
         return Vec::new();

@@ -3,7 +3,7 @@ use railgate_node_report::plain::{clock, float};
 
 use super::hang::{behind, stood_still};
 use crate::facts::{Facts, Outcome, Unit, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "killed-rank",
@@ -20,6 +20,7 @@ time limit.",
     fix: FIX,
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::AllTime,
     find,
 };
 

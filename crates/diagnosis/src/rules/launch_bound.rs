@@ -5,7 +5,7 @@ use railgate_node_report::usage::GpuUsage;
 
 use super::hang::stood_still;
 use crate::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "launch-bound",
@@ -22,6 +22,7 @@ to `hang`.",
     fix: "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::Training,
     find,
 };
 
@@ -40,7 +41,7 @@ thresholds! {
 
 /// Kernels use few SMs because they are too small or run one at a time, or no kernel runs because the next one
 /// is launched late.
-fn find(facts: &Facts<'_>) -> Vec<Found> {
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let means = Means::new(facts);
     let (small, gap) = (means.small(), means.gap());
     if small.is_none() && gap.is_none() {

@@ -1,7 +1,7 @@
 use railgate_model::Reading;
 
 use crate::facts::{Facts, Unit, busy, mean_of, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "memory-bound",
@@ -15,12 +15,13 @@ finding is right, and only fewer bytes help. Practical peaks are 80 to 90 % of t
     fix: "fuse element-wise kernels (torch.compile), larger batches, fewer bytes per element",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::Training,
     find,
 };
 
 thresholds! {
     dram_percent: Number(35.0), 0.0 to 100.0, "%", "over all time at least this much of the memory bandwidth is used";
-    dram_running_percent: Number(55.0), 0.0 to 100.0, "%", "while the job's own kernels run, at least this much of it is used";
+    dram_running_percent: Number(65.0), 0.0 to 100.0, "%", "while the job's own kernels run, at least this much of it is used";
     tensor_running_percent: Number(35.0), 0.0 to 100.0, "%", "and the tensor pipes are active for at most this share of that time";
 }
 

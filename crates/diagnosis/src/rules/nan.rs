@@ -1,7 +1,7 @@
 use railgate_node_report::application::AppEventKind;
 
 use crate::facts::Facts;
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "nan",
@@ -15,6 +15,7 @@ two. A faulty GPU: the same rank reports it first, in each run.",
     fix: "go back to a checkpoint before that step; if the same rank is first again and again, test its GPU",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
+    over: Over::AllTime,
     find,
 };
 

@@ -1,7 +1,7 @@
 use railgate_node_report::plain::byte_rate;
 
 use crate::facts::{Facts, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "rail-imbalance",
@@ -15,6 +15,7 @@ lower rate (`ib-rate`), a port with errors (`ib-errors`). Its cost is not known,
     fix: "check that port's rate and errors, and NCCL_IB_HCA",
     thresholds: Settings::KEYS,
     line: Line::Rails,
+    over: Over::Training,
     find,
 };
 

@@ -4,7 +4,7 @@ use super::hang::stood_still;
 use super::idle_gpus::is_unused;
 use super::slow_clock;
 use crate::facts::{Facts, Outcome, Unit, busy, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "sleeping-rank",
@@ -20,6 +20,7 @@ progress is reported by `hang`. If more than a quarter of the ranks are late, no
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
+    over: Over::Training,
     find,
 };
 
@@ -32,7 +33,7 @@ thresholds! {
 }
 
 /// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
-fn find(facts: &Facts<'_>) -> Vec<Found> {
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     // A rank that stopped entirely is reported by `hang`.
     if stood_still(facts).is_some() {
         return Vec::new();

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use railgate_node_report::usage::{GpuUsage, Throttled};
 
 use crate::facts::{Facts, mean_of};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "slow-clock",
@@ -19,6 +19,7 @@ reported. Where only its power is known, it is reported with low confidence. An 
     fix: "exclude the node and have its power supply and cooling checked",
     thresholds: Settings::KEYS,
     line: Line::Slow,
+    over: Over::Training,
     find,
 };
 

@@ -1,5 +1,5 @@
 use crate::facts::{Facts, median};
-use crate::register::{Class, Found, Line, Rule, Table as _, thresholds};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "uneven-work",
@@ -13,6 +13,7 @@ differ, none is reported. Sequences of varying length even out over many steps."
     fix: "give every rank the same number of tokens or samples per step",
     thresholds: Settings::KEYS,
     line: Line::Slow,
+    over: Over::Training,
     find,
 };
 

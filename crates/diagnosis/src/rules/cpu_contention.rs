@@ -1,0 +1,49 @@
+use railgate_model::Reading;
+
+use crate::facts::{Facts, busy, median};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "cpu-contention",
+    about: "GPUs are idle while processes of the job wait for a CPU core",
+    class: Class::Application,
+    evidence: "the CPU pressure of the job's cgroup (`/proc/pressure` of the kernel: the share of time in which some process could run
+and had no core), and GPUs without a kernel in the time in which the job trained.",
+    why: "a process that launches kernels and gets no core launches them late, and all ranks wait for it.",
+    look_alikes: "data loaders that use every core (`input-bound`): the pressure is the same, and more cores help both. One core with
+several processes bound to it looks like too few cores for all; `cores in use` far below the job's cores tells it.",
+    fix: "give each process its own cores (--cpus-per-task, --cpu-bind; torchrun and loaders inherit the binding), or start fewer threads",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    over: Over::Training,
+    find,
+};
+
+thresholds! {
+    pressure_percent: Number(20.0), 0.1 to 100.0, "%", "some process waits for a core for at least this share of the time";
+    busy_percent: Number(75.0), 0.0 to 100.0, "%", "and GPUs run kernels for at most this share of the time";
+}
+
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let set = &facts.rules.cpu_contention;
+    let Reading::Known(busy) = facts.mean(busy) else { return Vec::new() };
+    let pressure =
+        facts.usages.iter().filter_map(|usage| Some(usage.host.cpu_pressure_percent.known()?.mean));
+    let Some(pressure) = median(pressure.collect()) else { return Vec::new() };
+    if pressure < set.pressure_percent.get() || busy > set.busy_percent.get() {
+        return Vec::new();
+    }
+    let cores = facts.usages.iter().filter_map(|usage| Some(usage.host.cpu_cores.known()?.mean));
+    let allowed = facts.usages.iter().filter_map(|usage| usage.host.cpus_allowed.known().copied());
+    let used = match (median(cores.collect()), median(allowed.collect())) {
+        (Some(cores), Some(allowed)) => format!(" ({cores:.1} of the job's {allowed:.0} cores in use)"),
+        _ => String::new(),
+    };
+    let what = format!(
+        "a process of the job waits for a CPU core {pressure:.0} % of the time{used}, and GPUs are idle {:.0} % of it",
+        100.0 - busy
+    );
+    let mut found = Found::new("medium", String::new(), what);
+    found.costs = Some((100.0 - busy) / 100.0);
+    vec![found]
+}

@@ -1,0 +1,50 @@
+use railgate_model::Reading;
+
+use super::{cpu_contention, hang, input_bound, launch_bound, saving, sleeping_rank};
+use crate::facts::{Facts, Outcome, busy};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "host-bound",
+    about: "GPUs are often without a kernel, and no measurement tells why the host is late",
+    class: Class::Unknown,
+    evidence: "GPUs without a kernel in the time in which the job trained, where no other rule explains it: no process waits for disks or
+for a CPU core, little is copied off the GPUs, and no rank is late.",
+    why: "the GPUs wait for the host; which part of it decides what helps, and a guess would cost days.",
+    look_alikes: "a slow data loader, kernels that are launched late by Python, an inference server that waits for requests, evaluation
+and other pauses between steps: from outside all of them are GPUs without a kernel. A program that reports its waiting for input
+(docs/application-reports.md) is judged by `input-bound` and `launch-bound` instead.",
+    fix: "put railgate.waiting() around the data loader and railgate.step() into the loop: the next report tells input from launches",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    over: Over::Training,
+    find,
+};
+
+thresholds! {
+    least: Time(10), 0 to 3600, "time", "the job trained for at least this long, as samples show";
+    busy_percent: Number(60.0), 0.0 to 100.0, "%", "each GPU runs kernels for at most this share of the time in which the job trained";
+}
+
+fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let known =
+        [input_bound::find, cpu_contention::find, saving::find, launch_bound::find, sleeping_rank::find];
+    let Reading::Known(busy) = facts.mean(busy) else { return Vec::new() };
+    let set = &facts.rules.host_bound;
+    if facts.training_s().is_none_or(|seconds| seconds < set.least.seconds())
+        || facts.outcome != Outcome::Good
+        || busy > set.busy_percent.get()
+        || hang::stood_still(facts).is_some()
+        || known.iter().any(|rule| !rule(facts).is_empty())
+    {
+        return Vec::new();
+    }
+    let what = format!(
+        "no kernel runs {:.0} % of the time in which the job trains: the host sets the pace (input, requests, Python, or kernel \
+         launches), and railgate cannot tell which",
+        100.0 - busy
+    );
+    let mut found = Found::new("low", String::new(), what);
+    found.costs = Some((100.0 - busy) / 100.0);
+    vec![found]
+}
