@@ -93,7 +93,8 @@ pub(crate) fn find(hook: &Hook, report: &NodeReport, outputs: Option<&JobOutputs
         tracing::info!(job = job.id, "the job's log was not read: {why}");
         LogFound { problems: vec![sentence(&why)], ..LogFound::default() }
     });
-    if found.first.is_none() && found.problems.is_empty() {
+    let succeeded = report.exit.is_some_and(|exit| exit.status == 0 && exit.derived.unwrap_or(0) == 0);
+    if found.first.is_none() && (found.problems.is_empty() || succeeded) {
         return;
     }
     let log = JobLog {
@@ -232,7 +233,9 @@ fn search(order: &Order, until: Instant) -> LogFound {
     for file in &order.files {
         match open(file, order.uid) {
             Ok((reader, size)) => opened.push((file, reader, size)),
-            Err(why) => problem(&file.path, why),
+            // Slurm's path may be a device, or one of another machine: no log is known then.
+            Err(Unread::Refused(_)) if file.id.is_none() => {}
+            Err(Unread::Refused(why) | Unread::Old(why)) => problem(&file.path, why),
         }
     }
     // What a short log leaves over, the longer ones get.
@@ -272,26 +275,43 @@ fn search(order: &Order, until: Instant) -> LogFound {
     found
 }
 
+/// Why a log is not read.
+#[derive(Debug)]
+enum Unread {
+    /// It is not the file that the job wrote.
+    Refused(String),
+    /// It may hold the output of other runs.
+    Old(String),
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Self {
+        Unread::Refused(why)
+    }
+}
+
 /// Opens a log, which must be the regular file that the job wrote, and the user's own.
-fn open(file: &Wanted, uid: u32) -> Result<(File, u64), String> {
+fn open(file: &Wanted, uid: u32) -> Result<(File, u64), Unread> {
     let opened = nofollow::read(&file.path).map_err(|why| match why.raw_os_error() {
         Some(nix::libc::ELOOP) => "refused: a symbolic link".to_owned(),
         _ => why.to_string(),
     })?;
     let meta = opened.metadata().map_err(|why| why.to_string())?;
     if !meta.is_file() {
-        return Err("refused: not a regular file".to_owned());
+        return Err("refused: not a regular file".to_owned().into());
     }
     if meta.uid() != uid {
-        return Err(format!("refused: it belongs to uid {}", meta.uid()));
+        return Err(format!("refused: it belongs to uid {}", meta.uid()).into());
     }
     if file.id.is_some_and(|id| id != (meta.dev(), meta.ino())) {
-        return Err("refused: another file than the job wrote".to_owned());
+        return Err("refused: another file than the job wrote".to_owned().into());
     }
     if let Some(not_before) = file.not_before {
         let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         if created.is_none_or(|created| created.as_millis() < u128::from(not_before)) {
-            return Err("not read: it may hold the output of earlier attempts or jobs".to_owned());
+            return Err(Unread::Old(
+                "not read: it may hold the output of earlier attempts or jobs".to_owned(),
+            ));
         }
     }
     Ok((opened, meta.len()))

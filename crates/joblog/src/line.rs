@@ -30,15 +30,19 @@ pub(crate) enum Numbered {
 }
 
 impl Numbered {
-    /// Nine of ten lines of a labelled log have a label; the others are those of srun and slurmstepd.
+    /// Three of four lines of a labelled log have a label, without those of srun and slurmstepd: the others are the
+    /// script's own.
     pub(crate) fn of(log: &[u8]) -> Numbered {
-        let lines = log.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).take(2_000);
+        let of_tasks = |line: &&[u8]| {
+            !line.is_empty() && !line.starts_with(b"srun: ") && !line.starts_with(b"slurmstepd: ")
+        };
+        let lines = log.split(|&byte| byte == b'\n').filter(of_tasks).take(2_000);
         let (mut all, mut numbered) = (0_usize, 0_usize);
         for line in lines {
             all += 1;
             numbered += usize::from(number(line).is_some());
         }
-        if all > 0 && numbered * 10 >= all * 9 { Numbered::Yes } else { Numbered::No }
+        if all > 0 && numbered * 4 >= all * 3 { Numbered::Yes } else { Numbered::No }
     }
 }
 

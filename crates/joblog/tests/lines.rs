@@ -157,3 +157,14 @@ fn among_files_the_stream_that_stopped_first_failed_first() {
     // A traceback has no moment of its own, so the distance is not known.
     assert_eq!(found.ahead_s, None);
 }
+
+#[test]
+fn a_short_log_with_sruns_own_lines_is_still_labelled() {
+    let log = "loading modules\n0: step 1\n1: step 1\n1: Traceback (most recent call last):\n1:   File \"/home/a/train.py\", line 88, in main\n\
+               1:     step()\n1: ValueError: bad\nsrun: error: gn2: task 1: Exited with exit code 1\n0: step 2\n\
+               srun: error: gn1: task 0: Exited with exit code 1\nslurmstepd: error: *** STEP 7.0 ON gn1 CANCELLED ***\n";
+    let found = first(log).unwrap();
+    assert_eq!((found.text.as_str(), found.rank), ("ValueError: bad", Some(1)));
+    let program = "1: first\nsecond\nthird\nValueError: x\n";
+    assert_eq!(first(program).map(|first| first.rank), None);
+}

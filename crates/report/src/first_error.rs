@@ -92,6 +92,17 @@ pub(crate) fn first_error(attempt: &Attempt, logs: &[JobLog]) -> Option<FirstErr
     Some(error)
 }
 
+/// Logs that were not searched, with the reason, if no error was found.
+pub(crate) fn unsearched(attempt: &Attempt, logs: &[JobLog]) -> Vec<String> {
+    const MOST: usize = 8;
+    let of_attempt =
+        logs.iter().filter(|log| log.attempt == attempt.attempt && attempt.first_error.is_none());
+    let line = |log: &JobLog, why: &String| {
+        format!("attempt {} {}: the job's log was not searched: {}", log.attempt, log.node, shorten(why, 300))
+    };
+    of_attempt.flat_map(|log| log.found.problems.iter().map(move |why| line(log, why))).take(MOST).collect()
+}
+
 fn kind_of(error: &LogError) -> Kind {
     rule(&error.rule).map_or(Kind::Cause, |rule: &Rule| rule.kind)
 }

@@ -9,7 +9,7 @@ use railgate_node_report::{
 use railgate_store::{Parts, ReportConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::first_error::{FirstError, explains, first_error};
+use crate::first_error::{FirstError, explains, first_error, unsearched};
 use crate::next_step::{next_steps, request};
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
@@ -239,6 +239,7 @@ impl JobReport {
             attempt.analysis = analysis(attempt, &mut reached, &config.rules);
             if explains(attempt) {
                 attempt.first_error = first_error(attempt, &parts.logs);
+                problems.extend(unsearched(attempt, &parts.logs));
             }
         }
         let ended = attempts.last().map_or_else(Ended::nothing_known, |attempt| attempt.ended.clone());

@@ -45,7 +45,7 @@ fn the_first_error_of_a_job_is_in_its_report() -> Result<()> {
         let (id, report) = failed(cluster, &[], &shared)?;
         let said = format!("first error rank 1 on gn2: {SAID}; other ranks followed");
         ensure!(report.contains(&said), "{report}");
-        ensure!(report.contains("do read line") && report.contains(&format!("out.{id}")), "{report}");
+        ensure!(report.contains("read line 3 of") && report.contains(&format!("out.{id}")), "{report}");
         let (text, mode) = recorded(cluster, id, "gn1")?.context("gn1 recorded nothing")?;
         ensure!(mode == 0o600 && !text.contains("hunter22"), "{mode:o} {text}");
         ensure!(recorded(cluster, id, "gn2")?.is_none(), "gn2 has no log of its own");

@@ -181,6 +181,16 @@ fn what_was_not_read_is_said() {
     let report = merged(nodes(256), vec![cut], "FAILED");
     assert!(one_line(&text(&report, false)).contains("an earlier error may lie before"));
     assert_eq!(report.next_steps[0], "read /home/ann/slurm-48213.out");
+    let mut refused = log("n1", bad_sample(), 0);
+    refused.found.problems.push("/home/ann/log: refused: a symbolic link".to_owned());
+    assert_eq!(
+        merged(nodes(256), vec![refused.clone()], "FAILED").problems,
+        [""; 0],
+        "another log has the error"
+    );
+    refused.found.first = None;
+    let said = "attempt 0 n1: the job's log was not searched: /home/ann/log: refused: a symbolic link";
+    assert_eq!(merged(nodes(256), vec![refused], "FAILED").problems, [said]);
     let alike = LogError { ranks: 8, ..bad_sample() };
     let report = merged(nodes(256), vec![log("n1", alike, 0)], "FAILED");
     assert!(report.first_error.unwrap().what.starts_with("8 ranks alike, first rank 1 on n2: "));

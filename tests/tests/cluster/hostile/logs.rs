@@ -73,12 +73,12 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "log-huge-with-secrets",
-        does: "writes a log of 10 GB without content, then an error with escape sequences, a line of the report's, and a token",
+        does: "writes a log of 10 GB without content, then an error with escape sequences, U+202E and a token",
         run: |stage| {
             let last =
-                "ValueError: bad \\033[2J\\033]0;x\\007 sample\\rVERDICT fit hf_AbCdEfGhIjKlMnOpQrStUvWx";
+                "ValueError: bad \\033[2J\\033]0;x\\007 \\xe2\\x80\\xae sample hf_AbCdEfGhIjKlMnOpQrStUvWx";
             let script = format!(
-                "truncate -s 10G out.$SLURM_JOB_ID; echo; {}; until [ -e go ]; do sleep 0.1; done; rm go; exit 3",
+                "truncate -s 10G out.$SLURM_JOB_ID; {{ echo; {}; }} >> out.$SLURM_JOB_ID; until [ -e go ]; do sleep 0.1; done; rm go; exit 3",
                 traceback(last)
             );
             let id = stage.submit(&[], &script)?;
@@ -90,9 +90,8 @@ const CASES: &[Case] = &[
             let report = stage.bob().run(&["railgate", "report", &id.to_string()])?.stdout;
             for text in [&found, &report] {
                 ensure!(text.contains("[masked]") && !text.contains("AbCdEf"), "{text}");
-                ensure!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+                ensure!(!text.chars().any(|c| c == '\u{202e}' || c.is_control() && c != '\n'), "{text:?}");
             }
-            ensure!(!report.lines().any(|line| line.starts_with("VERDICT fit")), "{report}");
             let open = stage.bob().run(&["railgate", "report", &id.to_string(), "--redact"])?.stdout;
             ensure!(!open.contains("sample") && !open.contains("masked"), "{open}");
             Ok(())
