@@ -22,10 +22,13 @@ pub(crate) struct Line {
     pub(crate) when: Option<Moment>,
 }
 
-/// Whether `srun --label` numbers the lines: a number and a colon are also what a program prints.
+/// What a launcher puts in front of all lines: a program prints a number or a name with a colon, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbered {
+    /// `srun --label`: the rank.
     Yes,
+    /// pdsh, the launcher of DeepSpeed: the host.
+    Host,
     No,
 }
 
@@ -37,12 +40,18 @@ impl Numbered {
             !line.is_empty() && !line.starts_with(b"srun: ") && !line.starts_with(b"slurmstepd: ")
         };
         let lines = log.split(|&byte| byte == b'\n').filter(of_tasks).take(2_000);
-        let (mut all, mut numbered) = (0_usize, 0_usize);
+        let (mut all, mut numbered, mut hosts) = (0_usize, 0_usize, 0_usize);
         for line in lines {
             all += 1;
             numbered += usize::from(number(line).is_some());
+            hosts += usize::from(host(line).is_some());
         }
-        if all > 0 && numbered * 4 >= all * 3 { Numbered::Yes } else { Numbered::No }
+        match all {
+            0 => Numbered::No,
+            all if numbered * 4 >= all * 3 => Numbered::Yes,
+            all if hosts * 4 >= all * 3 => Numbered::Host,
+            _ => Numbered::No,
+        }
     }
 }
 
@@ -57,6 +66,16 @@ fn number(line: &[u8]) -> Option<(u32, usize)> {
     let colon = line.get(end..end + 1)? == b":" && matches!(line.get(end + 1), None | Some(b' '));
     let number = std::str::from_utf8(line.get(blanks..end)?).ok()?.parse().ok()?;
     colon.then_some((number, (end + 2).min(line.len())))
+}
+
+/// The host in front of a line: `gn4: text`, `10.0.0.4: text`. Names of hosts have digits, those of exceptions do not.
+fn host(line: &[u8]) -> Option<usize> {
+    const LONGEST: usize = 64;
+    let end = line.iter().take(LONGEST).position(|&byte| byte == b':')?;
+    let name = line.get(..end)?;
+    let is_name = name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
+    let has_digit = name.iter().any(u8::is_ascii_digit) && !name.iter().all(u8::is_ascii_digit);
+    (is_name && has_digit && line.get(end + 1) == Some(&b' ')).then_some(end)
 }
 
 /// Labels of PyTorch (`[rank1]:`), torchrun (`[trainer1]:`, a local rank) and Open MPI (`[1,3]<stderr>:`).
@@ -87,6 +106,10 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
         line.label = Some(rank.to_string());
         line.rank = Some(rank);
         rest = rest.get(from..).unwrap_or_default();
+    }
+    if let (Numbered::Host, Some(end)) = (numbered, host(rest)) {
+        line.label = rest.get(..end).map(|name| String::from_utf8_lossy(name).into_owned());
+        rest = rest.get(end + 2..).unwrap_or_default();
     }
     let mut text = plain(rest);
     let label = LABEL.as_ref().filter(|_| text.starts_with('['));

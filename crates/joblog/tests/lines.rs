@@ -168,3 +168,17 @@ fn a_short_log_with_sruns_own_lines_is_still_labelled() {
     let program = "1: first\nsecond\nthird\nValueError: x\n";
     assert_eq!(first(program).map(|first| first.rank), None);
 }
+
+/// The form of https://github.com/deepspeedai/DeepSpeed/issues/4510: pdsh puts the host in front of each line.
+#[test]
+fn hosts_in_front_of_lines_separate_processes() {
+    let log = "192.0.2.4: step 1 loss 2.1\n192.0.2.5: step 1 loss 2.1\n192.0.2.5: Traceback (most recent call last):\n\
+               192.0.2.4: step 2 loss 2.0\n192.0.2.5:   File \"/home/a/train.py\", line 88, in main\n192.0.2.5:     step()\n\
+               192.0.2.4: RuntimeError: Connection closed by peer\n192.0.2.5: ValueError: bad sample\n\
+               192.0.2.5: [2026-10-13 11:31:28,593] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 249\n";
+    for log in [log.to_owned(), log.replace("192.0.2.", "gn")] {
+        let found = first(&log).unwrap();
+        assert_eq!((found.text.as_str(), found.rank), ("ValueError: bad sample", None), "{log}");
+        assert_eq!(found.place.map(|place| place.line), Some(88));
+    }
+}
