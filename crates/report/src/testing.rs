@@ -5,7 +5,7 @@ use railgate_node_report::testing::{HOUR, START, decision, job, lost_gpu, part, 
 use railgate_node_report::{Act, ActKind, Decision, DecisionKind, NodeReport, SlurmView, Window};
 use railgate_store::{Parts, ReportConfig};
 
-use crate::JobReport;
+use crate::{FirstError, JobReport};
 
 mod large;
 
@@ -64,4 +64,27 @@ pub(crate) fn story() -> JobReport {
     requeued.time += second;
     requeued.why = "GPU 3 of n1 was lost before the job's first failure".to_owned();
     merged(nodes, vec![requeued], Some(view))
+}
+
+/// A first error with every field set.
+pub(crate) fn whole_error() -> FirstError {
+    FirstError {
+        what: "rank 1 on n2: RuntimeError: CUDA error (train.py:88); other ranks followed 0.8 s later"
+            .to_owned(),
+        rule: "cuda-ecc".to_owned(),
+        class: "node".to_owned(),
+        advice: "see the node's findings in this report".to_owned(),
+        text: "RuntimeError: CUDA error".to_owned(),
+        from: Some("KeyError: 'word'".to_owned()),
+        file: Some("train.py".to_owned()),
+        line: Some(88),
+        rank: Some(1),
+        node: Some("n2".to_owned()),
+        ranks: 1,
+        ahead_s: Some(0.8),
+        gate: Some("the gate found no such fault on the job's nodes".to_owned()),
+        may_lie_before: true,
+        log: "/home/ann/slurm-48213.out".to_owned(),
+        log_line: 4711,
+    }
 }

@@ -8,7 +8,7 @@ use railgate_node_report::{Application, DecisionKind, Over, Sure, Transport, app
 use railgate_store::{Course, GpuCourse};
 use serde_json::{Value, json};
 
-use crate::testing::{large, merged, slurm, story};
+use crate::testing::{large, merged, slurm, story, whole_error};
 use crate::{JobReport, html_with};
 
 /// Ends a tag and an attribute, reverses the text after it, and is longer than a text of the page may be.
@@ -95,6 +95,8 @@ fn left() -> JobReport {
     let mut report = merged(vec![node], vec![decision(0, DecisionKind::Left, 256)], slurm("FAILED"));
     report.problems.push("attempt 0 n7: record checksum mismatch".to_owned());
     report.log = Some("/home/ann/out.log".to_owned());
+    report.first_error = Some(whole_error());
+    report.attempts[0].first_error = Some(whole_error());
     report
 }
 

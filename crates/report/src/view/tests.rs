@@ -2,7 +2,7 @@ use railgate_model::{Class, Job, Reading, Severity};
 use railgate_node_report::testing::{decision, finding, job, lost_gpu, part, refused};
 use railgate_node_report::{DecisionKind, Over, SlurmView, Sure, Transport};
 
-use crate::testing::{large, merged, slurm, story};
+use crate::testing::{large, merged, slurm, story, whole_error};
 use crate::{JobReport, html, text};
 
 fn one_line(page: &str) -> String {
@@ -93,9 +93,22 @@ fn every_sentence_of_the_view_is_in_text_and_html() {
     let node = &mut left_out.attempts[0].nodes[0];
     node.faults.push("the report could not be written".to_owned());
     node.rail_map.as_mut().unwrap().notes.push("GPU 7 is nearer to another rail".to_owned());
-    for report in
-        [half_fell_back(), other_rails(), doubtful_before(), story(), large(4), large(20), lacking, left_out]
-    {
+    // In the last attempt and in one before it.
+    let mut with_errors = story();
+    with_errors.first_error = Some(whole_error());
+    with_errors.attempts[1].first_error = Some(whole_error());
+    with_errors.attempts[1].first_error.iter_mut().for_each(|error| error.what.insert_str(0, "earlier: "));
+    for report in [
+        half_fell_back(),
+        other_rails(),
+        doubtful_before(),
+        story(),
+        large(4),
+        large(20),
+        lacking,
+        left_out,
+        with_errors,
+    ] {
         let mut all = Vec::new();
         sentences(&serde_json::to_value(super::view(&report)).unwrap(), &mut all);
         assert!(all.len() > 5, "{all:?}");
