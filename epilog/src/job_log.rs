@@ -158,7 +158,7 @@ fn from(file: &JobOutput, report: &NodeReport) -> u64 {
     }
 }
 
-/// Paths of the batch script's output, from Slurm 23.02 on. A pattern with parts that are not known here names no file.
+/// Paths of the batch script's output, as Slurm passes them (22.05.8 does). A pattern with parts that are not known here names no file.
 fn named_by_slurm(env: &Env, report: &NodeReport) -> Vec<PathBuf> {
     let value = |name: &str| env.get(OsStr::new(name))?.to_str();
     let mut paths = Vec::new();

@@ -60,9 +60,11 @@ fn the_first_error_of_a_job_is_in_its_report() -> Result<()> {
         ensure!(report.contains(&format!("rank 1 on gn2: {SAID}")), "{report}");
         ensure!(recorded(cluster, id, "gn2")?.is_some_and(|(text, _)| text.contains("task-1.log")));
 
-        // A script that dies within seconds, and a job that succeeds although it prints an error.
-        let (_, report) = failed(cluster, &[], "sleep 1; fail; exit 1")?;
-        ensure!(report.contains(SAID), "{report}");
+        // A script that dies within seconds, one that dies at once, and a job that succeeds although it prints an error.
+        for script in ["sleep 1; fail; exit 1", "fail; exit 1"] {
+            let (_, report) = failed(cluster, &[], script)?;
+            ensure!(report.contains(SAID), "{script}: {report}");
+        }
         let good = cluster.alice().sbatch(&["-N1", "--gres=gpu:1"], &format!("{FAIL}sleep 2; fail; exit 0"))?;
         cluster.wait_job(good, &["COMPLETED"], MINUTE)?;
         let report = cluster.alice().run(&["railgate", "report", &good.to_string()])?.ok()?;

@@ -69,7 +69,10 @@ const CASES: &[Case] = &[
             poll::until(MINUTE, "the job to begin", || Ok(stage.cluster.output("/home/rgbob/began")))?;
             // The sampler probes twice meanwhile.
             std::thread::sleep(std::time::Duration::from_millis(1500));
-            stage.alice().run(&["bash", "-c", "echo \"No space left on device: of-alice\" >> open/log"])?.ok()?;
+            stage
+                .alice()
+                .run(&["bash", "-c", "echo \"No space left on device: of-alice\" >> open/log"])?
+                .ok()?;
             stage.bob().run(&["touch", "go"])?.ok()?;
             stage.ended(id, &["FAILED"])?;
             let found = recorded(stage, id)?;
