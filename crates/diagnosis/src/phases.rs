@@ -109,7 +109,12 @@ pub(crate) mod tests {
     /// kernels was wrong.
     #[test]
     fn waiting_for_a_rank_that_is_gone_is_no_small_kernels() {
-        let phases = [(PhaseKind::StartUp, 28), (PhaseKind::Steady, 20), (PhaseKind::Stalled, 85)];
+        let phases = [
+            (PhaseKind::StartUp, 28),
+            (PhaseKind::Steady, 20),
+            (PhaseKind::Stalled, 83),
+            (PhaseKind::Tail, 2),
+        ];
         let mut nodes = silent(&phases, [79.0, 21.0, 9.0, 4.5], GOOD);
         nodes[0].exit = Some(Exit { status: 9, derived: None });
         for outcome in [Outcome::Failed, Outcome::CutOff] {

@@ -148,9 +148,15 @@ impl Phases {
             .collect()
     }
 
-    /// The stall that lasted until the end of the samples, if there is one.
+    /// The stall that lasted until the job ended, if there is one. GPUs are idle for a moment after their processes were ended.
     pub fn last_stall(&self) -> Option<&Phase> {
-        self.list.last().filter(|phase| phase.kind == PhaseKind::Stalled)
+        let mut last = self.list.iter().rev();
+        let phase = last.next()?;
+        let (stall, after_s) = match phase.kind {
+            PhaseKind::Tail | PhaseKind::Idle => (last.next()?, phase.seconds()),
+            _ => (phase, 0.0),
+        };
+        (stall.kind == PhaseKind::Stalled && after_s < stall.seconds()).then_some(stall)
     }
 }
 

@@ -127,10 +127,10 @@ fn errors_name_the_known_profiles_and_the_nearest_fault() {
     assert!(why("h100-sxm:gpu-throttle@1").contains("'gpu-throttle@1'; did you mean 'gpu-throttled'? ("));
     assert!(why("h100-sxm:gpu-xid-<code>").contains("no fault"));
     assert!(why("h100-sxm:gpu-lost@9").contains("'gpu-lost@9': a simulated h100-sxm has 0 to 7"));
-    assert!(why("h100-sxm:gpu-lost@x").contains("no number"));
+    assert!(why("h100-sxm:gpu-lost@x").contains("not a number"));
     assert!(why("h100-sxm:nvml-missing@1").contains("takes no index"));
     assert!(why("rtx4090:ib-port-down").contains("has none"));
-    assert!(why("h100-sxm:gpu-lost@mlx5_2").contains("no number"));
+    assert!(why("h100-sxm:gpu-lost@mlx5_2").contains("not a number"));
     assert!(parse("h100-sxm:", &[]).unwrap().1.is_empty());
     assert_eq!("ib-port-down@mlx5_5".parse::<Fault>().unwrap().to_string(), "ib-port-down@5");
 }

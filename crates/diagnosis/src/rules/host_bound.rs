@@ -1,7 +1,8 @@
 use railgate_model::Reading;
 
+use super::idle_gpus::is_unused;
 use super::{cpu_contention, hang, input_bound, launch_bound, saving, sleeping_rank};
-use crate::facts::{Facts, Outcome, busy};
+use crate::facts::{Facts, Outcome, Unit, busy};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -29,7 +30,9 @@ thresholds! {
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let known =
         [input_bound::find, cpu_contention::find, saving::find, launch_bound::find, sleeping_rank::find];
-    let Reading::Known(busy) = facts.mean(busy) else { return Vec::new() };
+    // A GPU that no rank uses waits for nothing (`idle-gpus`).
+    let used = |unit: &Unit<'_>| !is_unused(facts, unit);
+    let Reading::Known(busy) = facts.mean_where(used, busy) else { return Vec::new() };
     let set = &facts.rules.host_bound;
     if facts.training_s().is_none_or(|seconds| seconds < set.least.seconds())
         || facts.outcome != Outcome::Good

@@ -1,4 +1,5 @@
 use super::*;
+use crate::phases::Phases;
 
 const STEP: UnixMillis = 5000;
 
@@ -64,6 +65,10 @@ fn waiting_for_a_rank_that_is_gone_is_a_stall() {
     let gone = [waits(), quiet()];
     let run = [vec![[quiet(); 2]; 3], vec![[trains(); 2]; 3], vec![gone; 17]].concat();
     assert_eq!(kinds(&cells(&run)), [(StartUp, 15.0), (Steady, 15.0), (Stalled, 85.0)]);
+    // The job is cancelled, and a last sample has no kernel.
+    let ended = [run.clone(), vec![[quiet(); 2]]].concat();
+    let phases = Phases { list: classify(&cells(&ended), true).list, training: None };
+    assert_eq!(phases.last_stall().map(Phase::seconds), Some(85.0));
     // The only GPU of a job waits for no other: small kernels are its own.
     let alone: Vec<Cell> = cells(&run)
         .into_iter()
