@@ -1,4 +1,4 @@
-//! `railgate check --list`: when each of the site's own checks runs, and whether its findings may drain.
+//! The site's own checks: when each one runs, whether its findings may drain, and what a check run makes of them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -69,4 +69,66 @@ fn the_list_shows_the_configuration_of_site_checks() {
         (&"drain".into(), &serde_json::json!(["periodic", "epilog"]))
     );
     assert_eq!(of(&json["site"], "site-fans")["policy"], "report");
+}
+
+#[test]
+fn a_site_check_is_listed_explained_and_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let install = |name: &str, body: &str, mode: u32| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    install("raid.sh", "echo \"RAID CRITICAL - md0 degraded in the $RAILGATE_PHASE\"; exit 2", 0o755);
+    install("theirs", "exit 0", 0o757);
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("railgate.toml");
+    let table = format!(
+        "[gate.checks.site]\ndirectory = \"{}\"\n[gate.checks.site.named.licence]\ndeadline = \"1s\"\n",
+        dir.path().display()
+    );
+    std::fs::write(&config, table).unwrap();
+    let run = |words: &[&str]| {
+        let mut railgate = Command::new(env!("CARGO_BIN_EXE_railgate"));
+        railgate.arg("--config").arg(&config).args(words).output().unwrap()
+    };
+    let said = |words: &[&str]| {
+        let done = run(words);
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let listed = said(&["check", "--list"]);
+    let line =
+        |start: &str| listed.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
+    assert!(
+        line("site-raid ").contains("prolog,periodic")
+            && line("site-raid ").ends_with("raid.sh reports; never drains"),
+        "{listed}"
+    );
+    assert!(
+        line("site-theirs ").ends_with("/theirs: not run: mode 0757: others may write it (chmod go-w)"),
+        "{listed}"
+    );
+    assert!(said(&["explain", "site-raid@md0"]).contains("docs/site-checks.md"));
+    // This machine may have no GPU; the site's checks run nevertheless.
+    let looked = run(&["check", "--format", "json"]);
+    let looked: Value = serde_json::from_slice(&looked.stdout).unwrap();
+    let found: Vec<String> = looked["verdict"]["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["check"].as_str().unwrap().starts_with("site"))
+        .map(|finding| {
+            format!("{} {}: {}", finding["severity"], finding["check"], finding["what"]).replace('"', "")
+        })
+        .collect();
+    assert!(found.contains(&"warn site-raid: md0 degraded in the periodic".to_owned()), "{found:?}");
+    assert!(
+        found.contains(&"warn site-theirs: not run: mode 0757: others may write it (chmod go-w)".to_owned()),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().any(|line| line.starts_with("unknown site-licence: no such check in ")),
+        "{found:?}"
+    );
 }
