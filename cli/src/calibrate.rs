@@ -24,7 +24,7 @@ use crate::{Site, exit, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate calibrate -- python3 /usr/share/doc/railgate/gemm_load.py bf16 8192
+  railgate calibrate -- python3 /usr/share/railgate/python/gemm_load.py bf16 8192
   railgate calibrate --gpu 3 --for 60s -- ./my_load
   railgate calibrate --no-save -- ./my_load    only show the factor
 
