@@ -89,7 +89,7 @@ enum Command {
     Rma(rma::Args),
     /// Make a machine profile from a healthy node
     Profile(profile::Args),
-    /// Measure how much work corresponds to a GPU model's tensor activity
+    /// Measure how much work corresponds to a GPU's tensor activity, for reports
     Calibrate(calibrate::Args),
     /// Run a program, for example a profiler, while the sampler does not read the job's GPUs
     Yield(stand_aside::Args),

@@ -18,7 +18,7 @@ node and records your name. It only resumes nodes that railgate drained, and non
 or about to reboot.
 Exit codes: 0 back in service (or it was not drained); 1 not resumed, with the reason; 2 wrong use.")]
 pub(crate) struct Args {
-    /// The node, as Slurm calls it: this one
+    /// Name of this node in Slurm
     node: String,
     /// Confirm a repair that no check can see: the cause of an Xid of this boot was repaired
     #[arg(long)]

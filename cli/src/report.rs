@@ -48,7 +48,7 @@ Examples:
       removes old ones, for a timer (docs/report.md)
 
 A report is readable by the job's owner and root (`[report] access`). Times are UTC. If a node could not write \
-its node report to `[report] dir`, run this on the node as root: --dir /var/lib/railgate/reports.
+its node report to `[report] dir`, add --dir /var/lib/railgate/reports and run the command as root on that node.
 
 Exit codes: 0 shown; 2 wrong use; 3 the job is unknown, or belongs to another user")]
 pub(crate) struct Args {

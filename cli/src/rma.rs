@@ -23,7 +23,7 @@ It has serial numbers, UUIDs, versions, ECC and row remap counts, links, Xids an
 kernel lines, and findings of railgate's checks. It has no user names, processes or addresses, except in lines \
 of the driver.")]
 pub(crate) struct Args {
-    /// The node, as Slurm calls it: this one, unless --snapshot or --simulate is given
+    /// Name of this node in Slurm; with --snapshot or --simulate, of that node
     node: String,
     #[command(flatten)]
     source: NodeArgs,

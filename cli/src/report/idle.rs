@@ -38,7 +38,7 @@ pub(crate) struct Idle {
     /// List the jobs that hold GPUs idle, the most GPU-hours first: yours; as root those of all users
     #[arg(long, conflicts_with_all = ["job", "name", "array", "brief", "redact", "full", "live", "samples", "rules", "prune"])]
     pub(crate) idle: bool,
-    /// With --idle: jobs of which a node has written something within this time before now (12h, 7days)
+    /// With --idle: jobs whose nodes have written a report within this time before now (12h, 7days)
     #[arg(long, value_name = "TIME", requires = "idle", default_value = "1day", value_parser = humantime::parse_duration)]
     since: Duration,
 }

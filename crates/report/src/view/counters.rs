@@ -149,11 +149,12 @@ fn totals(attempt: &Attempt) -> String {
     let sum = |pick: &dyn Fn(&PortUse) -> Option<u64>| rails().filter_map(pick).map(float).sum::<f64>();
     let count = own().count();
     let unclear = attempt.nodes.iter().filter(|node| has_unclear_gpus(node)).count();
+    let gpus = if count == 1 { "GPU".to_owned() } else { format!("{count} GPUs") };
     let mut line = match count {
         0 if unclear > 0 => "it is not known which GPUs the job held".to_owned(),
         0 => "the job held no GPU".to_owned(),
-        _ if unread == count => format!("energy of the job's {count} GPUs unknown"),
-        _ => format!("the job's {count} GPUs drew {}", energy(joules)),
+        _ if unread == count => format!("energy of the job's {gpus} unknown"),
+        _ => format!("the job's {gpus} drew {}", energy(joules)),
     };
     if (1..count).contains(&unread) {
         line.push_str(&format!(" ({unread} of them unknown)"));

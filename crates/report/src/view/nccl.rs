@@ -145,7 +145,9 @@ pub(crate) fn looked(node: &NodeReport) -> Option<String> {
     let all: u32 = tasks.groups.iter().map(|group| group.processes).sum();
     let mut text = match (tasks.looks, nccl) {
         (0, _) => return Some("no process of the job was seen".to_owned()),
+        (_, 0) if all == 1 => "1 process, not known to have NCCL".to_owned(),
         (_, 0) => format!("{all} processes, none known to have NCCL"),
+        (_, 1) => "1 process with NCCL".to_owned(),
         _ => format!("{nccl} processes with NCCL"),
     };
     let times = if tasks.looks == 1 { "once".to_owned() } else { format!("{} times", tasks.looks) };

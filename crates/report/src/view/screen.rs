@@ -272,7 +272,7 @@ fn phases(of: &str, analysis: &Analysis) -> Option<String> {
     let shown = analysis.phases.iter().filter(|one| one.seconds >= 0.5);
     let parts: Vec<String> =
         shown.map(|one| format!("{} {}", one.kind.title(), whole_seconds(one.seconds))).collect();
-    (parts.len() > 1).then(|| format!("{of}{}; of {}", parts.join(", "), whole_seconds(all)))
+    (parts.len() > 1).then(|| format!("{of}{}; in all {}", parts.join(", "), whole_seconds(all)))
 }
 
 /// Samples resolve no fraction of a second.

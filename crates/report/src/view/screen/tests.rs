@@ -46,7 +46,7 @@ fn figures_of_a_job_with_phases_are_of_its_training() {
     usage.phases = Some(Phases { list, training: Some(Training { seconds: 15.0, gpus, host }) });
     let said = text(&merged(vec![node], vec![], None), false);
     assert!(
-        said.contains("\nPHASES   start-up 28 s, training 17 s, after the last work 4 s; of 49 s\n"),
+        said.contains("\nPHASES   start-up 28 s, training 17 s, after the last work 4 s; in all 49 s\n"),
         "{said}"
     );
     assert!(said.contains("\nHW       24.3 % HFU while training ("), "{said}");

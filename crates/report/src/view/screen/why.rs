@@ -163,5 +163,5 @@ pub(super) fn between(report: &JobReport, gpus: u32) -> Option<String> {
     let pauses = pairs.filter_map(|(one, next)| next.start?.checked_sub(one.end?));
     let hours = float(pauses.sum()) / 3.6e6 * f64::from(gpus.max(1));
     let unit = if gpus > 0 { "GPU-h" } else { "h" };
-    (hours > 0.0).then(|| plain(&format!("between attempts {} {unit} unbilled", short(hours))))
+    (hours > 0.0).then(|| plain(&format!("between attempts {} {unit} unallocated", short(hours))))
 }
