@@ -11,7 +11,7 @@ pub(crate) const RULE: Rule = Rule {
 and had no core), and GPUs without a kernel in the time in which the job trained.",
     why: "a process that launches kernels and gets no core launches them late, and all ranks wait for it.",
     look_alikes: "data loaders that use every core (`input-bound`): the pressure is the same, and more cores help both. One core with
-several processes bound to it looks like too few cores for all; `cores in use` far below the job's cores tells it.",
+several processes bound to it looks like too few cores for all: then far fewer cores are in use than the job has, as the finding shows.",
     fix: "give each process its own cores (--cpus-per-task, --cpu-bind; torchrun and loaders inherit the binding), or start fewer threads",
     thresholds: Settings::KEYS,
     line: Line::Verdict,

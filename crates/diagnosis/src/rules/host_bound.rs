@@ -7,7 +7,7 @@ use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "host-bound",
-    about: "GPUs are often without a kernel, and no measurement tells why the host is late",
+    about: "GPUs are often without a kernel, and no measurement shows why the host is late",
     class: Class::Unknown,
     evidence: "GPUs without a kernel in the time in which the job trained, where no other rule explains it: no process waits for disks or
 for a CPU core, little is copied off the GPUs, and no rank is late.",
@@ -15,7 +15,7 @@ for a CPU core, little is copied off the GPUs, and no rank is late.",
     look_alikes: "a slow data loader, kernels that are launched late by Python, an inference server that waits for requests, evaluation
 and other pauses between steps: from outside all of them are GPUs without a kernel. A program that reports its waiting for input
 (docs/application-reports.md) is judged by `input-bound` and `launch-bound` instead.",
-    fix: "put railgate.waiting() around the data loader and railgate.step() into the loop: the next report tells input from launches",
+    fix: "put railgate.waiting() around the data loader and railgate.step() into the loop: the next report separates input from launches",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,

@@ -14,14 +14,13 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "of each GPU the time with any kernel (GPM, else the driver), the samples without a kernel and the memory in use. Unused
 GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work. Idle GPUs: on no GPU does a
 kernel run for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
-Suspended time, time in which the user had the sampler stand aside and time without samples do not count as idle; a job of which
-more than a fifth was not sampled is not judged.",
+Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
+which more than a fifth was not sampled is not judged.",
     why: "no other job can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
     look_alikes: "a debugging session, an inference server that waits for requests, data staging and a long compilation leave GPUs
 idle on purpose or for a while. A rank that died (`killed-rank`), waiting for input (`input-bound`) and kernels that are launched
 too late (`launch-bound`) are named instead where the measurements show them.",
-    fix: "end the job when its work is done, or ask for fewer GPUs; a debugging session, an inference server without requests, data \
-          staging or a compilation looks the same",
+    fix: "end the job when its work is done, or ask for fewer GPUs",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,

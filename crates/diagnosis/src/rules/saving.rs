@@ -11,8 +11,8 @@ pub(crate) const RULE: Rule = Rule {
 without a kernel in the time in which the job trained, and data that is copied off the GPUs over PCIe and not onto them: medium
 confidence.",
     why: "all ranks wait while a checkpoint is copied and written.",
-    look_alikes: "results that a program copies from its GPUs for other reasons (predictions, metrics, offloading): offloading copies
-onto the GPUs as well and is not reported.",
+    look_alikes: "results that a program copies from its GPUs for other reasons (predictions, metrics). Offloading copies onto the GPUs
+as well and is not reported.",
     fix: "save asynchronously or sharded over the ranks, or less often; docs/resume.md says how often is worth it",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
