@@ -9,9 +9,10 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::answered;
 
-/// Deadline of a program that a child runs: less than the child's, which kills the program and reports how it ended.
+/// Deadline of a program that a child runs: less than the child's, which kills the program and reports how it ended. A child
+/// of a few seconds needs most of them for a program that survives SIGKILL.
 pub(crate) fn program_deadline(child: Duration) -> Duration {
-    child.saturating_sub(GRACE * 3 / 2).max(child / 2)
+    child.saturating_sub(GRACE * 3 / 2).max(child / 3)
 }
 
 /// The calls so far. Each has the whole deadline.

@@ -18,8 +18,11 @@ fn a_job_bound_to_an_unfit_node_is_not_promised_another() -> Result<()> {
             .wait_job_until(id, "put back", MINUTE, |job| job.restarts() == 1 && job.state() == "PENDING")?;
         let log = cluster.output("/home/rgalice/bound").unwrap_or_default();
         let way = format!("scontrol update JobId={id} ReqNodeList=");
-        ensure!(log.contains("where it waits for gn2, as it asks for it by name (--nodelist)"), "{log}");
-        ensure!(log.contains(&format!("`{way}` lets it start on others")), "{log}");
+        ensure!(
+            log.contains("It waits for gn2, because it requests this node by name (--nodelist)"),
+            "{log}"
+        );
+        ensure!(log.contains(&format!("`{way}` lets it start on other nodes")), "{log}");
         let told = report(&alice, id)?;
         let page = one_line(&told);
         ensure!(page.contains("waiting to start") && page.contains(&way), "{told}");
