@@ -96,7 +96,7 @@ pub(super) fn run(config: &ReportConfig, args: &Args) -> anyhow::Result<u8> {
     let mut placed: Vec<JobPlaced> = Vec::new();
     let mut readable = false;
     for dir in &dirs {
-        // Other users' jobs are for root alone, whatever Slurm's PrivateData lets them see of each other.
+        // Only root sees the jobs of other users, also where Slurm's PrivateData would show them.
         let own = (!root).then(|| geteuid().as_raw());
         match list_jobs(dir, args.cluster.as_deref(), since, own, MOST_JOBS, LISTING) {
             Ok(found) => {
@@ -141,7 +141,7 @@ pub(super) fn run(config: &ReportConfig, args: &Args) -> anyhow::Result<u8> {
 }
 
 fn read(config: &ReportConfig, args: &Args, job: &JobPlaced, time: Duration) -> JobReport {
-    // Files collected by hand may belong to whoever collected them, those in a local directory to root.
+    // Files collected by hand may belong to the user who collected them, those in a local directory to root.
     let uid = Some(job.owner).filter(|uid| *uid != 0 && args.dir.is_empty());
     let query = Query { cluster: Some(&job.cluster), job: job.job, uid, known: None, logs: false };
     load_known(config, &args.dir, &query, time, None, &|nodes| hostlist::expand(nodes).ok())

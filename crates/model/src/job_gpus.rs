@@ -70,7 +70,7 @@ impl GpuInventory {
         &self.counted
     }
 
-    /// The most GPUs that the node is known to have had, whatever their numbers.
+    /// The most GPUs that the node is known to have had, under any numbers.
     pub fn most(&self) -> &[KnownGpu] {
         if self.earlier.len() > self.counted.len() { &self.earlier } else { &self.counted }
     }

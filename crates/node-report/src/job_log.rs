@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 /// The first error in a job's own logs, as a node's epilog found it: `<attempt>/<node>.log.json`.
 ///
-/// Logs can hold secrets: only the job's owner can read the file, whatever `[report] access` is. It is never part of a
+/// Logs can hold secrets: only the job's owner can read the file, also with `[report] access = "account"`. It is never part of a
 /// node report, and decides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobLog {

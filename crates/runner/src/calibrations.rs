@@ -1,5 +1,5 @@
-//! Calibrations of this node's GPUs: `/var/lib/railgate/calibrations.json`. `railgate calibrate` writes it, and whatever
-//! computes hardware utilisation reads it through [`gpu_figures`], so that report and metrics agree.
+//! Calibrations of this node's GPUs: `/var/lib/railgate/calibrations.json`. `railgate calibrate` writes it. The
+//! epilog and the sampler read it through [`gpu_figures`], so that report and metrics agree.
 
 use std::fs;
 use std::io;

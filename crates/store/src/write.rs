@@ -36,7 +36,7 @@ pub(super) struct WriteOrder {
     pub(super) only_existing: bool,
     /// Replace an existing file, which is older.
     pub(super) replace: bool,
-    /// Only the owner may read it, whatever the directories allow.
+    /// Only the owner may read it, also where the directories allow more.
     pub(super) private: bool,
 }
 

@@ -99,7 +99,7 @@ mod tests {
         for unread in [Reading::Unsupported, Reading::Failed("gone".to_owned())] {
             let numa = flat("numa", unread.clone(), true);
             assert_eq!(numa.of("ib-distance"), [Severity::Unknown; 8], "{unread:?}");
-            // Whatever the NUMA nodes are, no switch is shared.
+            // No switch is shared, on any NUMA nodes.
             let switch = flat("switch", unread.clone(), true);
             assert_eq!(switch.of("ib-distance"), [Severity::Warn; 8], "{unread:?}");
         }
