@@ -81,7 +81,7 @@ macro_rules! gpu_fields {
         }
 
         impl GpuField {
-            /// All fields, at most 32.
+            /// All fields, at most 64.
             pub const ALL: &'static [GpuField] = &[$(GpuField::$field,)* $(GpuField::$inner,)*];
 
             /// The fields that GPM has, in the order in which it is asked for them.
@@ -154,7 +154,8 @@ gpu_fields! {
         NvlinkTx = nvlink_tx_bytes_s from gpm(61, MIB_S);
         /// Bytes per second received over all NVLinks.
         NvlinkRx = nvlink_rx_bytes_s from gpm(60, MIB_S);
-        /// `nvmlDeviceGetUtilizationRates`: time with any kernel running, regardless of its size. For GPUs without GPM.
+        /// Time with any kernel running, regardless of its size: from the driver's record (`nvmlDeviceGetSamples`), else the
+        /// last moment of the sample (`nvmlDeviceGetUtilizationRates`). For GPUs without GPM.
         AnyKernel = any_kernel_percent;
         /// `nvmlDeviceGetUtilizationRates`: time with any memory access. For GPUs without GPM.
         MemoryBusy = memory_busy_percent;
@@ -166,6 +167,16 @@ gpu_fields! {
         Temperature = temperature_c;
         /// Memory in use, MiB.
         MemoryUsed = memory_used_mib;
+        /// Time in pauses: no kernel at all for 0.4 s or longer, from the driver's record of its utilisation
+        /// (`nvmlDeviceGetSamples`), whose windows are about 0.2 s long.
+        Paused = paused_percent;
+        /// Such pauses that began, per minute.
+        Pauses = pauses_per_minute;
+        /// CPU time of the processes that use the GPU, in per cent of one core.
+        ProcessCpu = process_cpu_percent;
+        /// Time in which threads of these processes could run and had no core, in per cent of one core
+        /// (`/proc/PID/task/TID/schedstat`).
+        ProcessWait = process_wait_percent;
     }
     internal {
         /// SM activity × SM clock while SMs were active, in per cent × MHz. Both are read in windows shorter than the
@@ -223,5 +234,5 @@ impl GpuSample {
     }
 }
 
-// The sampler's files have two bits for each field in 64 bits.
-const _: () = assert!(GpuField::ALL.len() <= 32);
+// The sampler's files have two bits for each field in 128 bits.
+const _: () = assert!(GpuField::ALL.len() <= 64);

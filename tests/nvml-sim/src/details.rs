@@ -133,6 +133,56 @@ unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     })
 }
 
+/// Windows of 0.2 s, as many as an H100 keeps. Other kinds of sample are not simulated.
+#[unsafe(no_mangle)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, which is fine here"
+)]
+unsafe extern "C" fn nvmlDeviceGetSamples(
+    device: Device,
+    what: sys::nvmlSamplingType_t,
+    since_us: u64,
+    kind: *mut sys::nvmlValueType_t,
+    count: *mut c_uint,
+    samples: *mut sys::nvmlSample_t,
+) -> Return {
+    const WINDOW_US: u64 = 200_000;
+    const KEPT: u64 = 71;
+    gpu("nvmlDeviceGetSamples", device, |gpu| {
+        let percent = *known(&gpu.details.utilization)?;
+        if what != sys::nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES {
+            return Err(NOT_SUPPORTED);
+        }
+        if count.is_null() || kind.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        let last = load::now() / 1000 / WINDOW_US;
+        let first = (since_us / WINDOW_US).max(last.saturating_sub(KEPT));
+        let ends = (first + 1..=last).map(|number| number * WINDOW_US).filter(|end| *end > since_us);
+        // SAFETY: neither is null, so both are valid by NVML's contract.
+        let room = unsafe {
+            *kind = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+            *count as usize
+        };
+        let mut found = 0;
+        for (place, end_us) in ends.take(room).enumerate() {
+            let of_programs = load::activity(gpu.index, (end_us - WINDOW_US / 2) * 1000).ceil() as u32;
+            let sample = sys::nvmlSample_t {
+                timeStamp: end_us,
+                sampleValue: sys::nvmlValue_t { uiVal: percent.max(of_programs) },
+            };
+            // SAFETY: the caller's list has room for `count` entries.
+            unsafe { samples.add(place).write(sample) };
+            found += 1;
+        }
+        // SAFETY: as above.
+        unsafe { *count = found };
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetApplicationsClock(
     device: Device,

@@ -101,6 +101,13 @@ pub(crate) fn at_work(gpu: u32) -> Option<Work> {
     alive.then_some(load.work)
 }
 
+/// Activity of a GPU (GPM's metric 1, percent) at a given time. Before the present load began it is taken to be the same.
+pub(crate) fn activity(gpu: u32, at: u64) -> f64 {
+    let Some(load) = read(state::folder(), gpu) else { return 0.0 };
+    let alive = at < load.until && Path::new("/proc").join(load.pid.to_string()).exists();
+    load.work.metrics.get(&1).copied().filter(|_| alive).unwrap_or(0.0)
+}
+
 /// Totals of a GPU at a given time.
 pub(crate) fn done(gpu: u32, at: u64) -> Done {
     read(state::folder(), gpu).map(|load| load.done(at)).unwrap_or_default()

@@ -29,6 +29,8 @@ pub const SAMPLES_SCHEMA: u32 = 1;
 const MOST_BYTES: usize = 1 << 20;
 /// Maximum number of GPUs, and of ports.
 const MOST_THINGS: usize = 256;
+/// Maximum number of fields of one device: two bits of a u128 for each.
+const MOST_FIELDS: usize = 64;
 const FRAME: usize = 9;
 
 /// Describes the samples after it.
@@ -197,12 +199,12 @@ fn encode(sample: &Sample) -> Vec<u8> {
 }
 
 fn encode_values<F: Field>(values: &Values<F>, spread: bool, out: &mut Vec<u8>) {
-    let mut bits = 0_u64;
+    let mut bits = 0_u128;
     let mut numbers = Vec::new();
     for (place, field) in F::ALL.iter().enumerate() {
         let Some(value) = values.get(*field) else { continue };
         let flat = !spread || (value.min.total_cmp(&value.max).is_eq());
-        let state: u64 = match (flat, value.mean == 0.0) {
+        let state: u128 = match (flat, value.mean == 0.0) {
             (true, true) => 1,
             (true, false) => 2,
             (false, _) => 3,
@@ -330,7 +332,7 @@ impl Layout {
             names.iter().map(place).collect()
         }
         let lists = [&head.gpu_fields, &head.rail_fields, &head.host_fields];
-        if lists.iter().any(|list| list.len() > 32)
+        if lists.iter().any(|list| list.len() > MOST_FIELDS)
             || head.gpus.len() > MOST_THINGS
             || head.rails.len() > MOST_THINGS
         {
@@ -368,9 +370,9 @@ impl Layout {
 }
 
 fn decode_values<F: Field>(places: &[Option<usize>], from: &mut Cursor<'_>) -> Result<Values<F>, String> {
-    let mut bits = 0_u64;
+    let mut bits = 0_u128;
     for place in 0..(2 * places.len()).div_ceil(8) {
-        bits |= u64::from(from.u8()?) << (8 * place);
+        bits |= u128::from(from.u8()?) << (8 * place);
     }
     let mut values = Values::default();
     for (number, place) in places.iter().enumerate() {

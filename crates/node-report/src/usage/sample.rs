@@ -2,7 +2,7 @@ use railgate_model::{GpuField, UnixMillis};
 
 /// Fields sampled of one device: a list of named numbers. Files name their fields, so that places may change.
 pub trait Field: Copy + Sized + 'static {
-    /// Fields in the order of their places, at most 32.
+    /// Fields in the order of their places, at most 64.
     const ALL: &'static [Self];
     /// Place of the field.
     fn place(self) -> usize;

@@ -7,6 +7,8 @@
 mod clocks;
 mod gpm;
 mod gpu;
+mod host_side;
+mod pauses;
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +122,7 @@ fn read(order: &GpuWatch, gpus: &mut [Gpu<'_>], line: &SharedLine<'_>) -> Result
             }
             turn = (turn + 1) % gpus.len().max(1);
             let seconds = now.duration_since(begun).as_secs_f64();
-            let samples = gpus.iter_mut().map(Gpu::sample).collect();
+            let samples = gpus.iter_mut().map(|gpu| gpu.sample(seconds)).collect();
             // Summing up the pages takes longer than the rest of a sample.
             if count.is_multiple_of(12) {
                 memory_mib = memory_mib.max(own_memory_mib().unwrap_or(0.0));

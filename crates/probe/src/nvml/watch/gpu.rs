@@ -1,5 +1,6 @@
 #![allow(unsafe_code, reason = "NVML is a C library; this file makes the calls that watching a GPU takes")]
 
+use std::path::Path;
 use std::{mem, ptr};
 
 use nvml_wrapper_sys::bindings as sys;
@@ -10,8 +11,18 @@ use super::super::device::{self, present, until_nul};
 use super::super::returns;
 use super::clocks::{Clocks, Mean};
 use super::gpm::{Gpm, OF_SAMPLE, OF_WINDOW};
+use super::host_side::HostSide;
+use super::pauses::{Pauses, Window};
 
 const MIB: f64 = 1_048_576.0;
+/// Windows of utilisation per call: an H100 keeps 71, of 0.2 s.
+const MOST_WINDOWS: usize = 256;
+/// Processes per GPU and call; more are not read.
+const MOST_PROCESSES: usize = 64;
+/// `NVML_ERROR_NOT_FOUND`: no new window.
+const NOTHING_NEW: u32 = 6;
+/// The processes are always those of this machine, even if a test simulates its GPUs.
+const PROC: &str = "/proc";
 /// Bits of `nvmlClocksThrottleReasons*`.
 const REASONS: [(GpuField, u64); 5] = [
     (GpuField::PowerCap, 0x4),
@@ -35,6 +46,8 @@ pub(super) struct Gpu<'l> {
     reasons: [Mean; 5],
     energy: Reading<f64>,
     energy_first: Option<f64>,
+    pauses: Pauses,
+    host_side: HostSide,
 }
 
 impl<'l> Gpu<'l> {
@@ -62,6 +75,8 @@ impl<'l> Gpu<'l> {
             reasons: std::array::from_fn(|_| Mean::new()),
             energy: Reading::Unsupported,
             energy_first: None,
+            pauses: Pauses::default(),
+            host_side: HostSide::default(),
         };
         gpu.instance = slice.and_then(|handle| {
             ask(lib.nvmlDeviceGetGpuInstanceId.as_ref().ok(), "nvmlDeviceGetGpuInstanceId", |call| {
@@ -179,6 +194,9 @@ impl<'l> Gpu<'l> {
             self.gpm = Reading::Failed(why);
         }
         self.read_energy();
+        // The record also holds the time before.
+        let _ = self.read_pauses();
+        self.pauses.take();
     }
 
     pub(super) fn tick(&mut self) {
@@ -235,7 +253,8 @@ impl<'l> Gpu<'l> {
         };
     }
 
-    pub(super) fn sample(&mut self) -> GpuSample {
+    /// `seconds`: length of the interval.
+    pub(super) fn sample(&mut self, seconds: f64) -> GpuSample {
         let mut sample = GpuSample::default();
         let metrics = match &mut self.gpm {
             Reading::Known(gpm) => gpm.sample(),
@@ -257,7 +276,24 @@ impl<'l> Gpu<'l> {
         }
         sample.set(GpuField::SmClock, clock.mean);
         let utilization = self.out_utilization();
-        sample.set(GpuField::AnyKernel, utilization.clone().map(|rates| rates.0));
+        let record = self.read_pauses();
+        let over = self.pauses.take();
+        let of = |get: fn(&super::pauses::Over) -> f64| match (&record, &over) {
+            (Reading::Known(()), Some(over)) => Reading::Known(get(over)),
+            (Reading::Known(()), None) => Reading::Failed("the driver has no new utilisation".to_owned()),
+            (other, _) => other.clone().map(|()| 0.0),
+        };
+        sample.set(GpuField::Paused, of(|over| over.paused_percent));
+        sample.set(GpuField::Pauses, of(|over| over.per_minute));
+        let host = self.host_side.step(Path::new(PROC), &self.processes(), seconds);
+        sample.set(GpuField::ProcessCpu, host.cpu_percent);
+        sample.set(GpuField::ProcessWait, host.wait_percent);
+        // The record covers the whole interval, the rates only its last window.
+        let any_kernel = match of(|over| over.busy_percent) {
+            Reading::Known(percent) => Reading::Known(percent),
+            _ => utilization.clone().map(|rates| rates.0),
+        };
+        sample.set(GpuField::AnyKernel, any_kernel);
         sample.set(GpuField::MemoryBusy, utilization.map(|rates| rates.1));
         sample.set(GpuField::Power, self.power.take());
         // The last reading is repeated until the next one, since the counter only grows.
@@ -281,6 +317,59 @@ impl<'l> Gpu<'l> {
             let mut degrees = 0;
             // SAFETY: as in `open`.
             (unsafe { call(device, 0, &raw mut degrees) }, f64::from(degrees))
+        })
+    }
+
+    /// Adds what the driver has recorded of its utilisation since the last call. There is no such record of a MIG instance.
+    fn read_pauses(&mut self) -> Reading<()> {
+        let device = match (&self.whole, self.slice) {
+            (Ok(device), None) => *device,
+            (Ok(_), Some(_)) => return Reading::Unsupported,
+            (Err(why), _) => return Reading::Failed(why.clone()),
+        };
+        let since = self.pauses.last_us();
+        let empty = sys::nvmlSample_t { timeStamp: 0, sampleValue: sys::nvmlValue_t { uiVal: 0 } };
+        let mut samples = [empty; MOST_WINDOWS];
+        let mut count = u32::try_from(samples.len()).unwrap_or_default();
+        let name = "nvmlDeviceGetSamples";
+        let read = ask(self.lib.nvmlDeviceGetSamples.as_ref().ok(), name, |call| {
+            let mut kind = 0;
+            let what = sys::nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES;
+            // SAFETY: as in `open`; `samples` has room for `count` entries, and NVML writes no more.
+            let code =
+                unsafe { call(device, what, since, &raw mut kind, &raw mut count, samples.as_mut_ptr()) };
+            match code {
+                NOTHING_NEW => (returns::SUCCESS, false),
+                _ => (code, kind == sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT),
+            }
+        });
+        read.map(|whole_numbers| {
+            let count = if whole_numbers { usize::try_from(count).unwrap_or_default() } else { 0 };
+            self.pauses.add(samples.iter().take(count).map(|sample| Window {
+                end_us: sample.timeStamp,
+                // SAFETY: NVML says that the values are unsigned integers, and each field of the union was initialized.
+                percent: unsafe { sample.sampleValue.uiVal },
+            }));
+        })
+    }
+
+    /// Process ids that use the GPU, or the job's instance of it.
+    fn processes(&self) -> Reading<Vec<u32>> {
+        let device = match (self.slice, &self.whole) {
+            (Some(slice), _) => slice,
+            (None, Ok(whole)) => *whole,
+            (None, Err(why)) => return Reading::Failed(why.clone()),
+        };
+        let empty =
+            sys::nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        let mut infos = [empty; MOST_PROCESSES];
+        let mut count = u32::try_from(infos.len()).unwrap_or_default();
+        let name = "nvmlDeviceGetComputeRunningProcesses_v3";
+        ask(self.lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok(), name, |call| {
+            // SAFETY: as in `open`; `infos` has room for `count` entries, and NVML writes no more.
+            let code = unsafe { call(device, &raw mut count, infos.as_mut_ptr()) };
+            let pids = infos.iter().take(usize::try_from(count).unwrap_or_default()).map(|info| info.pid);
+            (code, pids.collect())
         })
     }
 
