@@ -6,6 +6,7 @@
 mod catalogue;
 mod facts;
 mod goodput;
+mod host_time;
 mod mfu;
 mod phases;
 mod register;

@@ -11,6 +11,7 @@ mod killed_rank;
 pub(super) mod launch_bound;
 mod memory_bound;
 mod nan;
+pub(super) mod pauses;
 pub(crate) mod rail_imbalance;
 mod saving;
 mod sleeping_rank;
@@ -30,6 +31,7 @@ register! {
     input_bound,
     cpu_contention,
     saving,
+    pauses,
     memory_bound,
     launch_bound,
     rail_imbalance,

@@ -288,6 +288,10 @@ fn gpu(index: u32, rank: &Rank, run: &Run, is_odd: bool) -> GpuUsage {
             GpuField::Power => flat(power_w, seconds),
             GpuField::Temperature => flat(60.0, seconds),
             GpuField::MemoryUsed => flat(if rank.busy > 0.0 { 60_000.0 } else { 4.0 }, seconds),
+            // As reports of releases that did not sample them.
+            GpuField::Paused | GpuField::Pauses | GpuField::ProcessCpu | GpuField::ProcessWait => {
+                Reading::Unsupported
+            }
             _ => percent(0.0),
         }),
         idle: Reading::Known(IdleTime {

@@ -1,14 +1,16 @@
 use railgate_model::Reading;
 
-use crate::facts::{Facts, busy, median};
+use crate::facts::{Facts, Unit, busy, median};
+use crate::host_time::{HostTime, of_all};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "cpu-contention",
     about: "GPUs are idle while processes of the job wait for a CPU core",
     class: Class::Application,
-    evidence: "the CPU pressure of the job's cgroup (`/proc/pressure` of the kernel: the share of time in which some process could run
-and had no core), and GPUs without a kernel in the time in which the job trained.",
+    evidence: "the time in which threads of the processes that use a GPU could run and had no core (`schedstat` of the kernel), and GPUs
+without a kernel in the time in which the job trained: it names the rank. Where these times are unknown, the CPU pressure of the
+job's cgroup (`/proc/pressure`: the share of time in which some process could run and had no core).",
     why: "a process that launches kernels and gets no core launches them late, and all ranks wait for it.",
     look_alikes: "data loaders that use every core (`input-bound`): the pressure is the same, and more cores help both. One core with
 several processes bound to it looks like too few cores for all: then far fewer cores are in use than the job has, as the finding shows.",
@@ -20,11 +22,14 @@ several processes bound to it looks like too few cores for all: then far fewer c
 };
 
 thresholds! {
-    pressure_percent: Number(20.0), 0.1 to 100.0, "%", "some process waits for a core for at least this share of the time";
-    busy_percent: Number(75.0), 0.0 to 100.0, "%", "and GPUs run kernels for at most this share of the time";
+    pressure_percent: Number(20.0), 0.1 to 100.0, "%", "a process waits for a core for at least this share of the time";
+    busy_percent: Number(75.0), 0.0 to 100.0, "%", "and its GPU (without the processes' times: the mean GPU) runs kernels for at most this share of the time";
 }
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
+    if let Some(all) = of_all(facts) {
+        return by_process(facts, &all);
+    }
     let set = &facts.rules.cpu_contention;
     let Reading::Known(busy) = facts.mean(busy) else { return Vec::new() };
     let pressure =
@@ -46,4 +51,30 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some((100.0 - busy) / 100.0);
     vec![found]
+}
+
+/// By the times of the processes that use the GPUs.
+fn by_process(facts: &Facts<'_>, all: &[(&Unit<'_>, HostTime)]) -> Vec<Found> {
+    let set = &facts.rules.cpu_contention;
+    let starved = |(_, host): &&(&Unit<'_>, HostTime)| {
+        host.wait >= set.pressure_percent.share() && 1.0 - host.idle <= set.busy_percent.share()
+    };
+    let found: Vec<&(&Unit<'_>, HostTime)> = all.iter().filter(starved).collect();
+    let worst = found.iter().max_by(|(_, one), (_, other)| one.starved().total_cmp(&other.starved()));
+    let Some((unit, host)) = worst else { return Vec::new() };
+    // One rank that lacks a core delays all others; if all lack one, none of them is the cause.
+    let one = all.len() > 1 && 2 * found.len() <= all.len();
+    let (whose, part) = match one {
+        true => (format!("the process of {}", unit.name()), unit.name()),
+        false => ("each GPU's process".to_owned(), String::new()),
+    };
+    let others = if one { ", while the other GPUs are busy or wait for it" } else { "" };
+    let what = format!(
+        "{whose} waits for a CPU core {:.0} % of the time, and its GPU runs no kernel {:.0} % of it{others}",
+        100.0 * host.wait.min(1.0),
+        100.0 * host.idle
+    );
+    let mut said = Found::new("high", part, what);
+    said.costs = Some(host.starved());
+    vec![said]
 }

@@ -1,8 +1,9 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
-use super::{cpu_contention, hang, input_bound, launch_bound, saving, sleeping_rank};
-use crate::facts::{Facts, Outcome, Unit, busy};
+use super::{cpu_contention, hang, input_bound, launch_bound, pauses, saving, sleeping_rank};
+use crate::facts::{Facts, Outcome, Unit, busy, median};
+use crate::host_time::{HostTime, of_all};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -10,7 +11,8 @@ pub(crate) const RULE: Rule = Rule {
     about: "GPUs are often without a kernel, and no measurement shows why the host is late",
     class: Class::Unknown,
     evidence: "GPUs without a kernel in the time in which the job trained, where no other rule explains it: no process waits for disks or
-for a CPU core, little is copied off the GPUs, and no rank is late.",
+for a CPU core, little is copied off the GPUs, and no rank is late. The CPU time of the GPUs' processes shows whether they compute or
+sleep meanwhile.",
     why: "the GPUs wait for the host; which part of it decides what helps, and a guess would cost days.",
     look_alikes: "a slow data loader, kernels that are launched late by Python, an inference server that waits for requests, evaluation
 and other pauses between steps: from outside all of them are GPUs without a kernel. A program that reports its waiting for input
@@ -28,8 +30,14 @@ thresholds! {
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let known =
-        [input_bound::find, cpu_contention::find, saving::find, launch_bound::find, sleeping_rank::find];
+    let known = [
+        input_bound::find,
+        cpu_contention::find,
+        saving::find,
+        pauses::find,
+        launch_bound::find,
+        sleeping_rank::find,
+    ];
     // A GPU that no rank uses waits for nothing (`idle-gpus`).
     let used = |unit: &Unit<'_>| !is_unused(facts, unit);
     let Reading::Known(busy) = facts.mean_where(used, busy) else { return Vec::new() };
@@ -42,12 +50,33 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     {
         return Vec::new();
     }
-    let what = format!(
-        "no kernel runs {:.0} % of the time in which the job trains: the host sets the pace (input, requests, Python, or kernel \
-         launches), and railgate cannot tell which",
-        100.0 - busy
-    );
+    let idle = (100.0 - busy) / 100.0;
+    let of_process = of_all(facts).and_then(|all| {
+        let of = |get: fn(&HostTime) -> f64| median(all.iter().map(|(_, host)| get(host)).collect());
+        Some((of(HostTime::asleep)?, of(HostTime::computes)?))
+    });
+    let (lost, pace) = match of_process {
+        Some((asleep, _)) if 2.0 * asleep >= idle => (
+            asleep,
+            format!(
+                "each GPU's process sleeps {:.0} % of it: it waits for input, requests, storage or another process, and railgate \
+                 cannot tell which",
+                100.0 * asleep
+            ),
+        ),
+        Some((_, computes)) if 2.0 * computes >= idle => (
+            idle,
+            "each GPU's process computes on the CPU meanwhile: Python, kernel launches, or input that it prepares itself; railgate \
+             cannot tell which"
+                .to_owned(),
+        ),
+        _ => (
+            idle,
+            "the host sets the pace (input, requests, Python, or kernel launches), and railgate cannot tell which".to_owned(),
+        ),
+    };
+    let what = format!("no kernel runs {:.0} % of the time in which the job trains: {pace}", 100.0 * idle);
     let mut found = Found::new("low", String::new(), what);
-    found.costs = Some((100.0 - busy) / 100.0);
+    found.costs = Some(lost);
     vec![found]
 }

@@ -4,7 +4,7 @@ use railgate_node_report::plain::span;
 use railgate_node_report::usage::IdleTime;
 
 use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, sleeping_rank};
-use crate::facts::{Facts, Unit, busy};
+use crate::facts::{Facts, Outcome, Unit, busy};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -12,7 +12,8 @@ pub(crate) const RULE: Rule = Rule {
     about: "the job holds GPUs that it does not use",
     class: Class::Application,
     evidence: "of each GPU the time with any kernel (GPM, else the driver), the samples without a kernel and the memory in use. Unused
-GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work. Idle GPUs: on no GPU does a
+GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work, or on all GPUs of a job that
+ended well. Idle GPUs: on no GPU does a
 kernel run for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
 Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
 which more than a fifth was not sampled is not judged.",
@@ -29,6 +30,7 @@ too late (`launch-bound`) are named instead where the measurements show them.",
 
 thresholds! {
     least: Time(600), 60 to 604800, "time", "each GPU was sampled for at least this long; idle GPUs were without a kernel for as long";
+    unused: Time(30), 5 to 604800, "time", "unused GPUs: at least this long instead";
     memory_mib: Number(256.0), 0.0 to 65536.0, "MiB", "unused GPUs: never more memory in use than this";
     idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: each one is without a kernel for at least this share of the time";
     asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on it for at most this share of the time";
@@ -112,12 +114,13 @@ pub fn idle_use(nodes: &[NodeReport], rules: &Rules) -> Option<IdleUse> {
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let Some(gpus) = sampled(facts) else { return Vec::new() };
+    let set = &facts.rules.idle_gpus;
+    let Some(gpus) = sampled(facts, set.unused.seconds().min(set.least.seconds())) else { return Vec::new() };
     let held_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
-    let found = unused(facts, &gpus).or_else(|| {
-        let other = || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus));
-        other().filter(|_| !has_another_cause(facts))
-    });
+    let long = gpus.iter().all(|gpu| gpu.idle.over_s >= set.least.seconds());
+    let other =
+        || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !has_another_cause(facts));
+    let found = unused(facts, &gpus).or_else(|| if long { other() } else { none_used(facts, &gpus) });
     let told = found.map(|(mut found, idle_s)| {
         found.costs = Some((idle_s / held_s).clamp(0.0, 1.0));
         found
@@ -140,8 +143,7 @@ pub(crate) fn is_unused(facts: &Facts<'_>, unit: &Unit<'_>) -> bool {
 }
 
 /// All GPUs of the job; `None` if one of them was not sampled for long enough, or not for most of the time.
-fn sampled<'a>(facts: &'a Facts<'a>) -> Option<Vec<Gpu<'a>>> {
-    let least_s = facts.rules.idle_gpus.least.seconds();
+fn sampled<'a>(facts: &'a Facts<'a>, least_s: f64) -> Option<Vec<Gpu<'a>>> {
     if facts.nodes.iter().any(|node| node.usage.is_none()) {
         return None;
     }
@@ -184,6 +186,21 @@ fn unused(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
         hours(idle_s)
     );
     Some((Found { fix: Some(UNUSED_FIX), ..Found::new("high", part, what) }, idle_s))
+}
+
+/// A job that is too short for the other findings and touched none of its GPUs. One that failed had perhaps no time to.
+fn none_used(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    if facts.outcome != Outcome::Good || !gpus.iter().all(|gpu| gpu.unused) {
+        return None;
+    }
+    let idle_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
+    let what = format!(
+        "the job never used its {}: no kernel in {}, {} GPU-hours unused",
+        if gpus.len() == 1 { "GPU".to_owned() } else { gpus_text(gpus.len()) },
+        span(gpus.iter().map(|gpu| gpu.idle.over_s).fold(0.0, f64::max)),
+        hours(idle_s)
+    );
+    Some((Found { fix: Some(UNUSED_FIX), ..Found::new("high", String::new(), what) }, idle_s))
 }
 
 /// No GPU runs a kernel for most of the time.
@@ -263,7 +280,8 @@ fn gpus_text(count: usize) -> String {
 }
 
 fn hours(seconds: f64) -> String {
-    format!("{:.1}", seconds / 3600.0)
+    let hours = seconds / 3600.0;
+    if hours < 0.1 { format!("{hours:.2}") } else { format!("{hours:.1}") }
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -274,7 +292,6 @@ fn mean(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Outcome;
     use crate::simulator::{self, Plant, parts_with};
 
     fn found(nodes: &[NodeReport]) -> Vec<Found> {

@@ -3,6 +3,7 @@ use railgate_model::Reading;
 use super::idle_gpus::is_unused;
 use super::saving;
 use crate::facts::{Facts, Unit, busy, mean_of, median};
+use crate::host_time::{self, other_cores};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -10,8 +11,8 @@ pub(crate) const RULE: Rule = Rule {
     about: "GPUs are idle because the input of the next step is not ready",
     class: Class::Application,
     evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
-a report: idle GPUs on nodes where processes wait for disks (I/O pressure) or almost all of the job's cores are in use: medium
-confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
+a report: idle GPUs on nodes where processes wait for disks (I/O pressure), almost all of the job's cores are in use, or the GPUs'
+processes sleep while other processes of the job, their data loaders, compute: medium confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
     why: "allocated GPUs wait for the data loaders.",
     look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
 program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle.",
@@ -29,6 +30,8 @@ thresholds! {
     io_pressure_percent: Number(10.0), 0.0 to 100.0, "%", "and a process waits for disks for more than this share of the time";
     cpu_pressure_percent: Number(20.0), 0.0 to 100.0, "%", "unless a process waits for a CPU for more than this share of the time (`cpu-contention`)";
     cores_percent: Number(90.0), 0.0 to 100.0, "%", "or more than this share of the job's cores is busy";
+    asleep_percent: Number(15.0), 0.1 to 100.0, "%", "or each GPU's processes sleep for at least this share of the time while it runs no kernel";
+    loader_cores: Number(0.8), 0.1 to 1000.0, "cores", "and processes of the job that use no GPU use at least this many cores per GPU meanwhile";
 }
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -70,6 +73,9 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     if starved > set.cpu_pressure_percent.get() || !saving::find(facts).is_empty() {
         return Vec::new();
     }
+    if let Some(found) = loaders_compute(facts) {
+        return vec![found];
+    }
     let why = if io > set.io_pressure_percent.get() {
         format!("some process waits for disks {io:.0} % of the time")
     } else if cpu > set.cores_percent.share() {
@@ -82,4 +88,25 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some((100.0 - busy) / 100.0);
     vec![found]
+}
+
+/// The processes that use the GPUs sleep while other processes of the job compute.
+fn loaders_compute(facts: &Facts<'_>) -> Option<Found> {
+    let set = &facts.rules.input_bound;
+    let all = host_time::of_all(facts)?;
+    let asleep = all.iter().map(|(_, host)| host.asleep()).min_by(f64::total_cmp)?;
+    let idle = median(all.iter().map(|(_, host)| host.idle).collect())?;
+    let cores = other_cores(facts)?;
+    // Who computes for most of the idle time waits for nobody.
+    if asleep < set.asleep_percent.share() || 2.0 * asleep < idle || cores < set.loader_cores.get() {
+        return None;
+    }
+    let what = format!(
+        "each GPU's process sleeps {:.0} % of the time while its GPU runs no kernel, and other processes of the job use {cores:.1} \
+         CPU cores per GPU: the GPUs probably wait for the data loaders",
+        100.0 * asleep
+    );
+    let mut found = Found::new("medium", String::new(), what);
+    found.costs = Some(asleep);
+    Some(found)
 }

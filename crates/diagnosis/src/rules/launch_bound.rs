@@ -5,6 +5,7 @@ use railgate_node_report::usage::GpuUsage;
 
 use super::hang::stood_still;
 use crate::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
+use crate::host_time;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -13,11 +14,12 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "SMs at work, tensor activity, memory traffic (GPM), time with any kernel and NCCL's own times: kernels that keep few
 SMs at work. And, of a program that reports its steps and its waiting for input, the steps' time without a kernel on any GPU while
-a core is busy for each GPU and little is copied: kernels that are launched too late.",
+a core is busy for each GPU and little is copied: kernels that are launched too late. Of a program that does not report, the time
+without a kernel counts if each GPU's process computes meanwhile and its kernels keep few SMs at work: medium confidence.",
     why: "the processor sets the pace: a faster GPU would not make the job faster.",
     look_alikes: "waiting in NCCL keeps as few SMs at work: without NCCL's times the confidence is low, and where many operations have
 no time nothing is reported. Waiting for input (`input-bound`) and copies leave GPUs idle: a program that does not report its waiting
-is not judged by its idle time. Compilation and checkpoints that take a few long steps are taken off. A job that stood still belongs
+is judged by its idle time only while its process computes and its kernels are small. Compilation and checkpoints that take a few long steps are taken off. A job that stood still belongs
 to `hang`.",
     fix: "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %",
     thresholds: Settings::KEYS,
@@ -43,13 +45,15 @@ thresholds! {
 /// is launched late.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let means = Means::new(facts);
-    let (small, gap) = (means.small(), means.gap());
+    let small = means.small();
+    let silent = facts.reporting().next().is_none();
+    let gap = if silent { means.silent_gap() } else { means.gap() };
     if small.is_none() && gap.is_none() {
         return Vec::new();
     }
     let within = means.steps;
     let whose = if within.is_some() { "the steps' time" } else { "the time" };
-    let confidence = small.as_ref().map_or("low", |small| small.confidence);
+    let confidence = small.as_ref().map_or(if silent { "medium" } else { "low" }, |small| small.confidence);
     let or_waiting = if small.as_ref().is_some_and(|small| small.confidence == "low") {
         ", or wait in NCCL, which reported no times,"
     } else {
@@ -66,9 +70,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     }));
     said.extend(gap.map(|gap| {
         format!(
-            "no kernel runs {:.0} % of {whose}, while a core is busy for each GPU: the program launches them too late, or \
+            "no kernel runs {:.0} % of {whose}, while a core is busy for each GPU{}: the program launches them too late, or \
              computes on the CPU itself",
-            100.0 * gap
+            100.0 * gap,
+            if silent { " and the kernels that run keep few SMs at work" } else { "" }
         )
     }));
     let mut found = Found::new(confidence, String::new(), said.join("; "));
@@ -145,6 +150,28 @@ impl<'a> Means<'a> {
         let much = own >= (set.own_of_busy_percent.share() * busy).max(set.own_percent.get());
         let few = sm <= set.sm_percent.get() && sms <= set.sm_running_percent.share();
         (much && few).then_some(Small { own, sms, confidence })
+    }
+
+    /// Share of all time without a kernel while each GPU's process computes, for a program that does not report. Only with
+    /// small kernels: a program that prepares large batches itself looks the same otherwise.
+    fn silent_gap(&self) -> Option<f64> {
+        let facts = self.facts;
+        let set = &facts.rules.launch_bound;
+        let all = host_time::of_all(facts).filter(|_| self.can_be())?;
+        let seconds = facts.training_s()?;
+        let gaps = all.iter().map(|(unit, host)| {
+            let gpu = unit.gpu?;
+            let sms = own_sms(*mean_of(&gpu.counters.sm_percent).known()?, *busy(gpu).known()?);
+            let copied = mean_of(&gpu.counters.pcie_tx_bytes_s).known()?
+                + mean_of(&gpu.counters.pcie_rx_bytes_s).known()?;
+            let launches = sms <= set.sm_running_percent.share()
+                && copied <= 1e9 * set.copied_gb_s.get()
+                && host.cpu >= set.cores_percent.share();
+            let paused = host_time::Pauses::of(unit, seconds).map_or(0.0, |pauses| pauses.share);
+            launches.then(|| (host.computes() - paused).max(0.0))
+        });
+        let gaps: Option<Vec<f64>> = gaps.collect();
+        gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= set.gap_percent.share())
     }
 
     /// As [`gap`].

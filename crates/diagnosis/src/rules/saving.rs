@@ -1,6 +1,7 @@
 use railgate_model::Reading;
 
 use crate::facts::{Facts, busy, mean_of, median};
+use crate::host_time::{Pauses, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -53,13 +54,24 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     if busy > set.busy_percent.get() || !saves {
         return Vec::new();
     }
+    let (idle, at_a_time) = match longest_pauses(facts) {
+        Some(pauses) => (pauses.share, format!(", {:.1} s at a time", pauses.mean_s)),
+        None => ((100.0 - busy) / 100.0, String::new()),
+    };
     let what = format!(
-        "GPUs are idle {:.0} % of the time, and {:.0} MB/s are copied off each of them: the job probably saves checkpoints \
-         meanwhile",
-        100.0 - busy,
+        "GPUs are idle {:.0} % of the time{at_a_time}, and {:.0} MB/s are copied off each of them: the job probably saves \
+         checkpoints meanwhile",
+        100.0 * idle,
         off / 1e6
     );
     let mut found = Found::new("medium", String::new(), what);
-    found.costs = Some((100.0 - busy) / 100.0);
+    found.costs = Some(idle);
     vec![found]
+}
+
+/// The pauses of the GPU that pauses longest: where one rank saves, the others wait for it in NCCL with busy GPUs.
+fn longest_pauses(facts: &Facts<'_>) -> Option<Pauses> {
+    let seconds = facts.training_s()?;
+    let all = used(facts).filter_map(|unit| Pauses::of(unit, seconds));
+    all.max_by(|one, other| one.share.total_cmp(&other.share)).filter(|pauses| pauses.count >= 1.0)
 }

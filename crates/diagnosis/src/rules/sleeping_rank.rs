@@ -2,7 +2,7 @@ use railgate_model::Reading;
 
 use super::hang::stood_still;
 use super::idle_gpus::is_unused;
-use super::slow_clock;
+use super::{cpu_contention, slow_clock};
 use crate::facts::{Facts, Outcome, Unit, busy, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -28,6 +28,7 @@ thresholds! {
     least: Time(10), 0 to 3600, "time", "waits are judged after at least this much time in steps";
     waiting_percent: Number(5.0), 0.1 to 100.0, "%", "the median rank waits at least this much of the time";
     waits_percent: Number(30.0), 0.0 to 100.0, "%", "a straggler waits less than this much of what the median rank waits";
+    alone_percent: Number(15.0), 0.0 to 100.0, "% of the time", "a rank whose GPU does not show it as well costs at least this much";
     busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median GPU runs kernels for at least this share of the time";
     idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU runs kernels for a share of the time that is below the median by more than this";
 }
@@ -39,12 +40,13 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         return Vec::new();
     }
     let slow = slow_clock::find(facts);
+    let contended = cpu_contention::find(facts);
     let by_wait = waits(facts);
     let by_idle = idles(facts);
     let mut found = Vec::new();
     for unit in &facts.units {
         let name = unit.name();
-        if slow.iter().any(|one| one.part == name) {
+        if slow.iter().chain(&contended).any(|one| one.part == name) {
             continue;
         }
         let of =
@@ -55,6 +57,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             // Waiting that overlaps with computation costs nothing and proves nothing: a straggler has an idle
             // GPU.
             (Some(costs), None) if works_all_along(facts, unit, costs) => continue,
+            // Of two ranks that are equally good, one always waits less than the other.
+            (Some(costs), None) if costs < facts.rules.sleeping_rank.alone_percent.share() => continue,
             (Some(_), None) | (None, Some(_)) => "medium",
             (None, None) => continue,
         };

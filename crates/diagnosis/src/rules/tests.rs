@@ -163,6 +163,59 @@ fn waits_a_little() -> Vec<NodeReport> {
     nodes
 }
 
+/// The same job, whose GPUs pause for 24 % of the training, 15 times a minute; the process of the first GPU uses `cpu` cores and
+/// waits for `wait` cores, as all others do if `all`, and other processes use `others` cores per GPU.
+fn with_host(cpu: f64, wait: f64, others: f64, all: bool) -> Vec<NodeReport> {
+    let mut nodes = half_idle();
+    let usage = nodes[0].usage.as_mut().unwrap();
+    usage.host.cpu_cores = flat(2.0 * (cpu + others));
+    let training = usage.phases.as_mut().unwrap().training.as_mut().unwrap();
+    training.host.cpu_cores = Reading::Known(2.0 * (cpu + others));
+    for (place, (gpu, then)) in usage.gpus.iter_mut().zip(&mut training.gpus).enumerate() {
+        let wait = if all || place == 0 { wait } else { 0.0 };
+        let values = [24.0, 15.0, 100.0 * cpu, 100.0 * wait];
+        let [paused, pauses, process_cpu, process_wait] = values.map(flat);
+        let counters = &mut gpu.counters;
+        (counters.paused_percent, counters.pauses_per_minute) = (paused, pauses);
+        (counters.process_cpu_percent, counters.process_wait_percent) = (process_cpu, process_wait);
+        let [paused, pauses, process_cpu, process_wait] = values.map(Reading::Known);
+        (then.counters.paused_percent, then.counters.pauses_per_minute) = (paused, pauses);
+        (then.counters.process_cpu_percent, then.counters.process_wait_percent) = (process_cpu, process_wait);
+    }
+    nodes
+}
+
+/// The processes sleep 55 % of the time, and their loaders use 1.2 cores per GPU.
+fn loaders() -> Vec<NodeReport> {
+    with_host(0.45, 0.0, 1.2, true)
+}
+
+/// A rank's GPU is not idle, but it waits for nobody in NCCL.
+fn waits_alone() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::Sleeps);
+    for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+        (gpu.counters.any_kernel_percent, gpu.counters.graphics_percent) =
+            (Reading::Unsupported, Reading::Unsupported);
+    }
+    nodes
+}
+
+/// A job of half a minute on two GPUs, of which one is never used.
+fn one_unused() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::UnusedGpu);
+    nodes.retain(|node| node.usage.as_ref().unwrap().gpus.len() > 4);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        let over_s = 32.0;
+        gpu.idle = gpu.idle.clone().map(|idle| railgate_node_report::usage::IdleTime {
+            over_s,
+            idle_s: idle.idle_s.min(over_s),
+            ..idle
+        });
+    }
+    nodes[0].usage.as_mut().unwrap().coverage.sampled_s = 32.0;
+    nodes
+}
+
 /// A silent job whose GPUs wait for 85 s before its end.
 fn waits_to_the_end() -> Vec<NodeReport> {
     use railgate_node_report::phases::PhaseKind;
@@ -191,6 +244,7 @@ const ROWS: &[Row] = &[
     ("sleeping-rank", "least", || only(Plant::Sleeps), "wait for it in NCCL", 618.0, 619.0),
     ("sleeping-rank", "waiting_percent", || only(Plant::Sleeps), "wait for it in NCCL", 25.7, 25.8),
     ("sleeping-rank", "waits_percent", waits_a_little, "wait for it in NCCL", 20.2, 20.0),
+    ("sleeping-rank", "alone_percent", waits_alone, "wait for it in NCCL", 24.0, 30.0),
     ("sleeping-rank", "busy_percent", || only(Plant::Sleeps), "is idle", 91.5, 91.6),
     ("sleeping-rank", "idle_percent", || only(Plant::Sleeps), "is idle", 24.0, 24.1),
     ("uneven-work", "off_percent", || only(Plant::SmallBatch), "", 40.0, 40.1),
@@ -200,12 +254,16 @@ const ROWS: &[Row] = &[
     ("input-bound", "io_pressure_percent", || silent(Plant::InputStalls), "", 34.9, 35.1),
     ("input-bound", "cpu_pressure_percent", starved_and_busy, "", 40.1, 39.9),
     ("input-bound", "cores_percent", busy_cores, "", 94.9, 95.1),
+    ("input-bound", "asleep_percent", loaders, "data loaders", 54.9, 55.1),
+    ("input-bound", "loader_cores", loaders, "data loaders", 1.1, 1.3),
     ("cpu-contention", "pressure_percent", starved, "waits for a CPU core", 39.9, 40.1),
     ("cpu-contention", "busy_percent", starved, "waits for a CPU core", 72.0, 71.9),
     ("saving", "told_percent", saves, "saves checkpoints", 19.9, 20.1),
     ("saving", "busy_percent", saves_silently, "copied off", 39.1, 38.9),
     ("saving", "copied_mb_s", saves_silently, "copied off", 489.0, 491.0),
     ("saving", "copied_times", saves_silently, "copied off", 25.7, 25.8),
+    ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 23.9, 24.1),
+    ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
     ("host-bound", "least", half_idle, "the host sets the pace", 20.0, 21.0),
     ("host-bound", "busy_percent", half_idle, "the host sets the pace", 39.1, 38.9),
     ("memory-bound", "dram_percent", || only(Plant::MemoryBound), "", 65.8, 65.9),
@@ -224,6 +282,7 @@ const ROWS: &[Row] = &[
     ("rail-imbalance", "used_mb_s", || only(Plant::SlowRail), "", 39999.0, 40001.0),
     ("rail-imbalance", "carries_percent", || only(Plant::SlowRail), "", 15.1, 14.9),
     ("idle-gpus", "least", || only(Plant::Asleep), "runs kernels", 10583.0, 10585.0),
+    ("idle-gpus", "unused", one_unused, "never used", 31.0, 33.0),
     ("idle-gpus", "memory_mib", || only(Plant::UnusedGpu), "never used", 4.0, 3.9),
     ("idle-gpus", "idle_percent", || only(Plant::Asleep), "runs kernels", 97.9, 98.1),
     ("idle-gpus", "asleep_percent", || only(Plant::Asleep), "runs kernels", 0.6, 0.3),
@@ -303,6 +362,53 @@ fn each_rule_has_documentation_and_a_table() {
     assert_eq!(explain("slow-clok"), None);
     let long = page.lines().find(|line| line.chars().count() > 190 && !line.starts_with('|'));
     assert_eq!(long, None);
+}
+
+/// What the process of a GPU does while no kernel runs decides what is said.
+#[test]
+fn idle_gpus_are_explained_by_what_their_processes_do() {
+    let all = |nodes: &[NodeReport]| {
+        let told = analyse(nodes, nodes[0].end, Outcome::Good, None, &Rules::DEFAULT).unwrap();
+        told.diagnoses.into_iter().map(|one| (one.rule, one.part, one.what)).collect::<Vec<_>>()
+    };
+    let only = |nodes: &[NodeReport]| match &all(nodes)[..] {
+        [one] => one.clone(),
+        several => panic!("{several:?}"),
+    };
+    let (rule, part, what) = only(&with_host(0.5, 0.6, 0.1, false));
+    assert_eq!(rule, "cpu-contention");
+    assert!(part.ends_with("GPU 0") && what.starts_with("the process of "), "{part}: {what}");
+    let (rule, part, _) = only(&with_host(0.5, 0.6, 0.1, true));
+    assert_eq!((rule.as_str(), part.as_str()), ("cpu-contention", ""));
+    assert_eq!(only(&loaders()).0, "input-bound");
+    assert_eq!(only(&with_host(0.9, 0.0, 0.1, true)).0, "pauses");
+    let without_pauses = |cpu| {
+        let mut nodes = with_host(cpu, 0.0, 0.1, true);
+        let usage = nodes[0].usage.as_mut().unwrap();
+        for gpu in &mut usage.phases.as_mut().unwrap().training.as_mut().unwrap().gpus {
+            gpu.counters.paused_percent = Reading::Known(0.0);
+        }
+        only(&nodes)
+    };
+    let (rule, _, what) = without_pauses(1.0);
+    assert!(rule == "host-bound" && what.contains("computes on the CPU meanwhile"), "{rule}: {what}");
+    let (rule, _, what) = without_pauses(0.4);
+    assert!(rule == "host-bound" && what.contains("sleeps 60 % of it"), "{rule}: {what}");
+}
+
+/// A silent program with small kernels and a busy core launches too late; the pauses are not counted.
+#[test]
+fn late_launches_of_a_silent_program_need_small_kernels() {
+    let mut nodes = with_host(1.0, 0.0, 0.0, true);
+    assert_eq!(find("launch-bound", &nodes, &Rules::DEFAULT), []);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap().training.as_mut().unwrap().gpus
+    {
+        (gpu.counters.pcie_tx_bytes_s, gpu.counters.pcie_rx_bytes_s) =
+            (Reading::Known(1e6), Reading::Known(1e6));
+        gpu.counters.sm_percent = Reading::Known(4.0);
+    }
+    let [one] = &find("launch-bound", &nodes, &Rules::DEFAULT)[..] else { panic!("not found") };
+    assert!(one.confidence != "high" && one.what.contains("no kernel runs 37 % of"), "{one:?}");
 }
 
 /// Finds rules missing in the register, and rules that no planted fault triggers.

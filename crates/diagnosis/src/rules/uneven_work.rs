@@ -6,7 +6,7 @@ pub(crate) const RULE: Rule = Rule {
     about: "a rank works on less or more per step than the other ranks",
     class: Class::Application,
     evidence: "tokens (else samples) per step of each rank, as the program reports them (docs/application-reports.md), against the
-median of the ranks. Needs three ranks with at least two steps.",
+median of the ranks, each with at least two steps. Of two ranks, the one with less work is named: medium confidence.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
 differ, none is reported. Sequences of varying length even out over many steps.",
@@ -32,6 +32,9 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         })
         .collect();
     let Some(typical) = median(per_step.iter().map(|(_, count)| *count).collect()) else { return Vec::new() };
+    if let [(one, first), (other, second)] = per_step.as_slice() {
+        return of_two(one, *first, other, *second, off);
+    }
     if per_step.len() < 3 || typical <= 0.0 {
         return Vec::new();
     }
@@ -58,6 +61,19 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         .collect()
 }
 
+/// Of two ranks neither is the odd one.
+fn of_two(one: &str, first: f64, other: &str, second: f64, off: f64) -> Vec<Found> {
+    let (less, more, fewer) = if first < second { (one, second, first) } else { (other, first, second) };
+    let share = 1.0 - fewer / more;
+    if more <= 0.0 || share <= off {
+        return Vec::new();
+    }
+    let what =
+        format!("{less} works on {:.0} % less per step than the other rank and waits for it", 100.0 * share);
+    // Both hold a GPU for as long as the one with more work needs.
+    vec![Found { costs: Some(share / 2.0), ..Found::new("medium", less.to_owned(), what) }]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +97,7 @@ mod tests {
         };
         assert_eq!(found(3, 1), ["n0 GPU 0 rank 0"]);
         assert_eq!(found(8, 2), ["n0 GPU 0 rank 0", "n0 GPU 1 rank 1"]);
-        assert!(found(8, 3).is_empty() && found(2, 1).is_empty());
+        assert!(found(8, 3).is_empty() && found(2, 0).is_empty());
+        assert_eq!(found(2, 1), ["n0 GPU 0 rank 0"]);
     }
 }

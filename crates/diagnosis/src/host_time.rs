@@ -1,0 +1,113 @@
+//! What the host does while a GPU runs no kernel, from the driver's record of pauses and the CPU time of the GPU's processes.
+//!
+//! Reports of older releases have neither figure: everything here is unknown then.
+
+use railgate_model::Reading;
+use railgate_node_report::phases::PhaseKind;
+
+use super::facts::{Facts, Unit, busy, mean_of, median};
+use super::rules::idle_gpus::is_unused;
+
+/// Of one GPU, shares of the time that is judged, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct HostTime {
+    /// No kernel runs.
+    pub(super) idle: f64,
+    /// Its processes use the CPU, in cores.
+    pub(super) cpu: f64,
+    /// Threads of its processes could run and have no core, in cores.
+    pub(super) wait: f64,
+}
+
+impl HostTime {
+    /// `None` if a figure is unknown.
+    pub(super) fn of(unit: &Unit<'_>) -> Option<Self> {
+        let gpu = unit.gpu?;
+        let known = |reading: &Reading<_>| mean_of(reading).known().copied();
+        Some(HostTime {
+            idle: 1.0 - (busy(gpu).known()? / 100.0).clamp(0.0, 1.0),
+            cpu: known(&gpu.counters.process_cpu_percent)? / 100.0,
+            wait: known(&gpu.counters.process_wait_percent)? / 100.0,
+        })
+    }
+
+    /// Time in which no kernel runs and every thread of the GPU's processes sleeps. A lower bound: threads that run at
+    /// the same time count twice as running.
+    pub(super) fn asleep(&self) -> f64 {
+        (1.0 - self.cpu - self.wait).clamp(0.0, self.idle)
+    }
+
+    /// Time in which no kernel runs and a thread waits for a core. An upper bound: threads that wait at the same time
+    /// count twice.
+    pub(super) fn starved(&self) -> f64 {
+        self.wait.clamp(0.0, self.idle)
+    }
+
+    /// Time in which no kernel runs and a thread computes.
+    pub(super) fn computes(&self) -> f64 {
+        (self.idle - self.asleep() - self.starved()).max(0.0)
+    }
+}
+
+/// Pauses of one GPU: no kernel for 0.4 s or longer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pauses {
+    /// Share of the time that is judged, 0 to 1.
+    pub(super) share: f64,
+    pub(super) count: f64,
+    /// Mean length, seconds.
+    pub(super) mean_s: f64,
+}
+
+impl Pauses {
+    /// `None` if they are unknown. `seconds`: length of the time that is judged.
+    pub(super) fn of(unit: &Unit<'_>, seconds: f64) -> Option<Self> {
+        let counters = &unit.gpu?.counters;
+        let share = mean_of(&counters.paused_percent).known()? / 100.0;
+        let count = mean_of(&counters.pauses_per_minute).known()? / 60.0 * seconds;
+        Some(Pauses { share, count, mean_s: if count > 0.0 { share * seconds / count } else { 0.0 } })
+    }
+}
+
+/// The GPUs that a rank uses. A GPU that none uses waits for nothing (`idle-gpus`).
+pub(super) fn used<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = &'f Unit<'a>> {
+    facts.units.iter().filter(|unit| unit.gpu.is_some() && !is_unused(facts, unit))
+}
+
+/// The host's time for each used GPU; `None` if it is unknown for one, or no GPU is used.
+pub(super) fn of_all<'f, 'a>(facts: &'f Facts<'a>) -> Option<Vec<(&'f Unit<'a>, HostTime)>> {
+    let all: Option<Vec<_>> = used(facts).map(|unit| Some((unit, HostTime::of(unit)?))).collect();
+    all.filter(|all| !all.is_empty())
+}
+
+/// CPU cores per used GPU that processes of the job use which use no GPU: data loaders, compilers. Median over the nodes.
+pub(super) fn other_cores(facts: &Facts<'_>) -> Option<f64> {
+    let of_nodes = facts.usages.iter().filter_map(|usage| {
+        let own: Option<f64> = usage
+            .gpus
+            .iter()
+            .map(|gpu| Some(mean_of(&gpu.counters.process_cpu_percent).known()? / 100.0))
+            .sum();
+        let gpus = f64::from(u32::try_from(usage.gpus.len()).ok()?);
+        Some((usage.host.cpu_cores.known()?.mean - own?).max(0.0) / gpus)
+    });
+    median(of_nodes.collect())
+}
+
+/// Seconds of all phases of a kind, and their number; median over the nodes.
+pub(super) fn in_phases(facts: &Facts<'_>, kind: PhaseKind) -> (f64, f64) {
+    let lists = || facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref());
+    let of = |list: &railgate_node_report::phases::Phases| {
+        list.list
+            .iter()
+            .filter(|phase| phase.kind == kind)
+            .map(|phase| (phase.seconds(), 1.0))
+            .collect::<Vec<_>>()
+    };
+    let sums: Vec<(f64, f64)> = lists()
+        .map(|phases| of(phases).into_iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
+        .collect();
+    let seconds = median(sums.iter().map(|sum| sum.0).collect());
+    let count = median(sums.iter().map(|sum| sum.1).collect());
+    (seconds.unwrap_or(0.0), count.unwrap_or(0.0))
+}

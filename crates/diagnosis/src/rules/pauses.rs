@@ -1,0 +1,61 @@
+use railgate_node_report::phases::PhaseKind;
+
+use super::{cpu_contention, hang, input_bound, saving, sleeping_rank};
+use crate::facts::{Facts, Outcome, median};
+use crate::host_time::{HostTime, Pauses, in_phases, used};
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "pauses",
+    about: "all GPUs pause together, again and again",
+    class: Class::Application,
+    evidence: "the driver's record of each GPU's utilisation in windows of 0.2 s: times of 0.4 s or longer without any kernel while the job
+trained, on every GPU that it uses; and longer times in which no GPU worked. The CPU time of the GPUs' processes shows whether
+they computed or slept meanwhile. Kernels that are launched late and a loader that is a little too slow leave shorter gaps.",
+    why: "no GPU works in these times, and a mean over the whole job hides them.",
+    look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
+and requests that come rarely all look the same from outside. A copy off the GPUs at the same time is named by `saving`, waiting for
+disks by `input-bound`.",
+    fix: "report checkpoints and input with railgate.checkpoint() and railgate.waiting(); move evaluation off the loop or make it rarer",
+    thresholds: Settings::KEYS,
+    line: Line::Verdict,
+    over: Over::Training,
+    find,
+};
+
+thresholds! {
+    share_percent: Number(5.0), 0.1 to 100.0, "%", "each GPU pauses for at least this share of the time in which the job trained";
+    count: Number(3.0), 1.0 to 1000000.0, "pauses", "and has at least this many pauses";
+}
+
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let known = [saving::find, input_bound::find, cpu_contention::find, sleeping_rank::find];
+    let Some(seconds) = facts.training_s().filter(|seconds| *seconds > 0.0) else { return Vec::new() };
+    let all: Option<Vec<Pauses>> = used(facts).map(|unit| Pauses::of(unit, seconds)).collect();
+    let least = all.and_then(|all| all.into_iter().min_by(|one, other| one.share.total_cmp(&other.share)));
+    let Some(least) = least else { return Vec::new() };
+    let (idle_s, idle_phases) = in_phases(facts, PhaseKind::Idle);
+    let (paused_s, count) = (least.share * seconds + idle_s, least.count + idle_phases);
+    let set = &facts.rules.pauses;
+    if paused_s < set.share_percent.share() * (seconds + idle_s)
+        || count < set.count.get()
+        || facts.outcome != Outcome::Good
+        || hang::stood_still(facts).is_some()
+        || known.iter().any(|rule| !rule(facts).is_empty())
+    {
+        return Vec::new();
+    }
+    let every_s = (seconds + idle_s) / count;
+    let meanwhile = match median(used(facts).filter_map(HostTime::of).map(|host| host.cpu).collect()) {
+        Some(cores) => format!("; over all time each GPU's processes use {cores:.1} CPU cores"),
+        None => String::new(),
+    };
+    let what = format!(
+        "no kernel runs on any GPU for {:.1} s at a time, about every {every_s:.1} s ({paused_s:.0} s in {count:.0} pauses): evaluation, \
+         saving, input or other work between steps{meanwhile}",
+        paused_s / count
+    );
+    let mut found = Found::new("medium", String::new(), what);
+    found.costs = Some(paused_s / seconds);
+    vec![found]
+}
