@@ -21,7 +21,9 @@ import time
 import zlib
 
 # As in crates/node-report/src/usage/peaks.rs.
-BF16, CLOCK, ACTIVITY_PER_WORK, SMS, FP32 = 989.4, 1830.0, 1.103, 132, 256
+BF16, CLOCK, SMS, FP32 = 989.4, 1830.0, 132, 256
+BUILT_IN = {"H200": 1.103, "H100": 1.008}
+CALIBRATED = "/var/lib/railgate/calibrations.json"
 RATE = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 # None of these sizes was used for the calibration (1024, 2048, 4096, 5120, 8192, 12288). Type, size, share of a cycle's
 # time, seconds of a cycle, and memory-bound kernels of some 0.5 ms after every 20 ms of GEMMs.
@@ -128,11 +130,23 @@ class Sampler:
         return samples(self.folder)
 
 
+def activity_per_work(name, uuid):
+    """The factor of a card, and where it is from: stored by `railgate calibrate`, else that of its model."""
+    try:
+        with open(CALIBRATED) as file:
+            return json.load(file)["cards"][uuid]["activity_per_work"], "card"
+    except (OSError, KeyError):
+        return next(factor for model, factor in BUILT_IN.items() if model in name), "built-in"
+
+
 def main():
     program = sys.argv[1]
     cases = [CASES[int(number)] for number in sys.argv[2:]] or CASES
     smi = lambda query: subprocess.run(["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()
     print(smi("--query-gpu=name,driver_version"))
+    name, uuid = smi("--query-gpu=name,uuid").splitlines()[0].split(", ")
+    factor, source = activity_per_work(name, uuid)
+    print(f"factor {factor} ({source})")
     others = smi("--query-compute-apps=pid,name")
     if others:
         sys.exit(f"something else runs on a GPU:\n{others}")
@@ -179,7 +193,7 @@ def main():
             if dtype == "fp32":
                 said = mean("fp32_percent_mhz") / 100 * 1e6 * FP32 * SMS / 1e12
             else:
-                slowed = mean("tensor_percent_slowed_mhz") * (1 - 1 / ACTIVITY_PER_WORK)
+                slowed = mean("tensor_percent_slowed_mhz") * (1 - 1 / factor)
                 said = (mean("tensor_percent_mhz") - slowed) / 100 / CLOCK * BF16 * RATE[dtype]
             return mean, counted, said, (said / counted - 1) * 100
 

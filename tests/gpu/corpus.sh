@@ -18,10 +18,12 @@ node=gn1
 source tests/gpu/machine.sh
 stage=$(mktemp -d)
 list=$PWD/tests/gpu/corpus.toml
-skipped=() failed=()
+skipped=()
 
 finish() {
     trap - EXIT
+    local failed=()
+    mapfile -t failed < <(cat "$stage/failed" 2>/dev/null)
     printf '%s\n' "${skipped[@]:+skipped: ${skipped[*]}}" "${failed[@]:+not recorded: ${failed[*]}}" | tee "$stage/left-out"
     cp /var/log/railgate.log "$state"/*.log "$state"/ctld/*.log "$stage/" 2>/dev/null || true
     tar -C "$stage" -czf "$out/corpus.tar.gz" . && du -h "$out/corpus.tar.gz"
@@ -134,6 +136,19 @@ record() { # NAME
     cat "$to/$1.json" 2>/dev/null || tail -5 "$to/log"
 }
 
+# At the same time: two kinds of one GPU share a machine of several.
+beside=() began=()
+record_all() { # NAME…
+    local name
+    for name in "$@"; do
+        (eval "$(fields "$name")" && record "$name" >"$stage/$name.out" 2>&1) || echo "$name" >>"$stage/failed" &
+        began+=("$!")
+    done
+    # Not the daemons of this shell.
+    wait "${began[@]}" || true
+    began=()
+    for name in "$@"; do cat "$stage/$name.out"; done
+}
 wanted=("${@:2}")
 ((${#wanted[@]})) || mapfile -t wanted < <(python3 -c 'import sys, tomllib; print(*tomllib.load(open(sys.argv[1], "rb")), sep="\n")' "$list")
 for name in "${wanted[@]}"; do
@@ -141,7 +156,16 @@ for name in "${wanted[@]}"; do
     eval "$values"
     possible || { skipped+=("$name (not here)") && continue; }
     ((SECONDS + kind_takes + 25 < deadline)) || { skipped+=("$name") && continue; }
+    if ((kind_gpus == 1 && gpus > 1)); then
+        beside+=("$name")
+        ((${#beside[@]} == 2)) || continue
+        say "${beside[*]} ($SECONDS s)"
+        record_all "${beside[@]}"
+        beside=()
+        continue
+    fi
     say "$name ($SECONDS s)"
-    record "$name" || failed+=("$name")
+    record_all "$name"
 done
+((${#beside[@]} == 0)) || record_all "${beside[@]}"
 ok "all done; results in $out"
