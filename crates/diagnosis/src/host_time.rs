@@ -37,10 +37,10 @@ impl HostTime {
         (1.0 - self.cpu - self.wait).clamp(0.0, self.idle)
     }
 
-    /// Time in which no kernel runs and a thread waits for a core. An upper bound: threads that wait at the same time
-    /// count twice.
+    /// Time in which no kernel runs and a thread waits for a core. Kernels are taken to cover as much of the waiting as of
+    /// all time.
     pub(super) fn starved(&self) -> f64 {
-        self.wait.clamp(0.0, self.idle)
+        (self.wait * self.idle).clamp(0.0, self.idle)
     }
 
     /// Time in which no kernel runs and a thread computes.

@@ -46,13 +46,21 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         return Vec::new();
     }
     let every_s = (seconds + idle_s) / count;
-    let meanwhile = match median(used(facts).filter_map(HostTime::of).map(|host| host.cpu).collect()) {
-        Some(cores) => format!("; over all time each GPU's processes use {cores:.1} CPU cores"),
-        None => String::new(),
+    let of = |get: fn(&HostTime) -> f64| {
+        median(used(facts).filter_map(HostTime::of).map(|host| get(&host)).collect())
+    };
+    // Most of the idle time is in pauses, so that what the processes do in it is what they do in the pauses.
+    let meanwhile = match (of(HostTime::asleep), of(HostTime::computes)) {
+        (Some(asleep), Some(computes)) if asleep > 2.0 * computes => {
+            "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person"
+        }
+        (Some(asleep), Some(computes)) if computes > 2.0 * asleep => {
+            "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection or other work between steps"
+        }
+        _ => "evaluation, saving, input, requests or other work between steps",
     };
     let what = format!(
-        "no kernel runs on any GPU for {:.1} s at a time, about every {every_s:.1} s ({paused_s:.0} s in {count:.0} pauses): evaluation, \
-         saving, input or other work between steps{meanwhile}",
+        "no kernel runs on any GPU for {:.1} s at a time, about every {every_s:.1} s ({paused_s:.0} s in {count:.0} pauses): {meanwhile}",
         paused_s / count
     );
     let mut found = Found::new("medium", String::new(), what);

@@ -6,8 +6,8 @@
 
 /// Shortest pause, seconds: at least one whole window of 0.2 s lies in it.
 const SHORTEST_S: f64 = 0.4;
-/// Utilisation in percent up to which a window counts as empty.
-const EMPTY: u32 = 1;
+/// Utilisation in percent up to which a window counts as empty: copies while a checkpoint is saved show as a few percent.
+const EMPTY: u32 = 5;
 /// A longer window than this, in seconds, means that the record has a gap.
 const LONGEST_WINDOW_S: f64 = 1.5;
 
