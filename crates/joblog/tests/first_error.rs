@@ -10,11 +10,22 @@ use railgate_joblog::{Kind, Log, RULES, first_error};
 
 struct Case {
     name: String,
+    /// `*` where a text says nothing about the row.
     rule: String,
     class: String,
-    says: String,
+    /// The reported message contains one of these.
+    says: Vec<String>,
+    /// `*` where any place is right, or none.
     place: Option<String>,
+    /// Lines that the process prints before any other rank reacts.
+    first: usize,
     lines: Vec<String>,
+}
+
+impl Case {
+    fn is_message(&self, text: &str) -> bool {
+        self.says.iter().any(|says| text.contains(says))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,10 +62,16 @@ fn cases(folder: &str) -> Vec<Case> {
             let found = fields.iter().find(|(name, _)| *name == key);
             found.unwrap_or_else(|| panic!("{name}: no {key}")).1.to_owned()
         };
-        let (rule, class, says) = (field("rule"), field("class"), field("says"));
+        let (rule, class) = (field("rule"), field("class"));
         assert!(!field("source").is_empty(), "{name}");
+        let all = |key: &str| {
+            fields.iter().filter(|(name, _)| *name == key).map(|(_, value)| (*value).to_owned()).collect()
+        };
+        let says: Vec<String> = all("says");
+        assert!(!says.is_empty(), "{name}: no says");
+        let first = all("first").first().map_or(2, |first: &String| first.parse().unwrap());
         let place = Some(field("place")).filter(|place| place != "-");
-        Case { name, rule, class, says, place, lines }
+        Case { name, rule, class, says, place, first, lines }
     };
     files(folder).into_iter().map(case).collect()
 }
@@ -106,9 +123,9 @@ fn log_of(case: &Case, ranks: usize, failing: usize, labels: Labels, seed: u64) 
         (0..4).map(line).collect::<Vec<_>>()
     };
     interleave((0..ranks).map(|rank| (rank, steps(rank))).collect(), labels, &mut numbers, &mut log);
-    // Other ranks wait for the failing one: what they write comes after its first line.
+    // Other ranks wait for the failing one: what they write comes after its first lines.
     let mut first = case.lines.clone();
-    let rest = first.split_off(case.lines.len().min(2));
+    let rest = first.split_off(case.lines.len().min(case.first));
     interleave(vec![(failing, first)], labels, &mut numbers, &mut log);
     let all = consequences();
     let follow = (0..ranks).filter(|&rank| rank != failing).map(|rank| {
@@ -121,67 +138,110 @@ fn log_of(case: &Case, ranks: usize, failing: usize, labels: Labels, seed: u64) 
     log
 }
 
-/// How many logs there are of a folder's texts, and what is wrong in which.
-fn measured(folder: &str) -> (usize, Vec<String>) {
-    let (mut all, mut found_text, mut causes, mut wrong) = (0, 0, 0, Vec::new());
-    for case in cases(folder) {
-        for (ranks, labels) in [1, 8, 512]
-            .into_iter()
-            .flat_map(|ranks| [Labels::None, Labels::Torch, Labels::Srun].map(|labels| (ranks, labels)))
-        {
-            all += 1;
-            let failing = ranks / 3;
-            let log = log_of(&case, ranks, failing, labels, 7 + u64::try_from(ranks).unwrap());
-            let found = first_error(
-                &[Log { bytes: log.as_bytes(), rank: None, cut: false }],
-                u32::try_from(ranks).unwrap(),
-            );
-            let mut report =
-                |what: String| wrong.push(format!("{}, {ranks} ranks, {labels:?}: {what}", case.name));
-            let Some(first) = found.first else {
-                report("nothing found".to_owned());
-                continue;
-            };
-            let is_text = first.text.contains(&case.says);
-            found_text += usize::from(is_text);
-            causes += usize::from(
-                !is_text && first.rule.kind == Kind::Cause && !case.lines.join(" ").contains(&first.text),
-            );
-            let place = first.place.as_ref().map(|place| format!("{}:{}", place.file, place.line));
-            if first.rule.id != case.rule || !first.text.contains(&case.says) {
-                report(format!("{} {:?}", first.rule.id, first.text));
-            } else if format!("{:?}", first.rule.class).to_lowercase() != case.class {
-                report(format!("class {:?}", first.rule.class));
-            } else if place != case.place && (labels != Labels::None || place.is_some()) {
-                // Frames of processes that cannot be told apart name no place.
-                report(format!("place {place:?}"));
-            } else if labels != Labels::None && first.rank != Some(u32::try_from(failing).unwrap()) {
-                report(format!("rank {:?}", first.rank));
-            }
-        }
-    }
-    let texts = cases(folder).len();
-    println!(
-        "{folder}: {texts} texts, {all} logs: message right in {found_text}, all right in {}, another rank's line taken for \
-         the cause in {causes}\n{}",
-        all - wrong.len(),
-        wrong.join("\n")
+/// What `first_error` finds in the logs of some texts.
+#[derive(Default)]
+struct Measured {
+    logs: usize,
+    /// Logs in which a line of another rank is taken for the cause.
+    causes: usize,
+    /// What is wrong in which log.
+    wrong: Vec<String>,
+}
+
+/// What is wrong with the first error of a log, and whether the message is.
+fn wrong_in(case: &Case, ranks: usize, labels: Labels, causes: &mut usize) -> Option<(bool, String)> {
+    let failing = ranks / 3;
+    let log = log_of(case, ranks, failing, labels, 7 + u64::try_from(ranks).unwrap());
+    let found =
+        first_error(&[Log { bytes: log.as_bytes(), rank: None, cut: false }], u32::try_from(ranks).unwrap());
+    let Some(first) = found.first else { return Some((true, "nothing found".to_owned())) };
+    let is_text = case.is_message(&first.text);
+    *causes += usize::from(
+        !is_text && first.rule.kind == Kind::Cause && !case.lines.join(" ").contains(&first.text),
     );
+    let place = first.place.as_ref().map(|place| format!("{}:{}", place.file, place.line));
+    if !is_text || !(case.rule == "*" || first.rule.id == case.rule) {
+        return Some((!is_text, format!("{} {:?}", first.rule.id, first.text)));
+    }
+    if format!("{:?}", first.rule.class).to_lowercase() != case.class {
+        return Some((false, format!("class {:?}", first.rule.class)));
+    }
+    if place != case.place
+        && case.place.as_deref() != Some("*")
+        && (labels != Labels::None || place.is_some())
+    {
+        // Frames of processes that cannot be told apart name no place.
+        return Some((false, format!("place {place:?}")));
+    }
+    if labels != Labels::None && first.rank != Some(u32::try_from(failing).unwrap()) {
+        return Some((false, format!("rank {:?}", first.rank)));
+    }
+    None
+}
+
+fn measured(name: &str, cases: &[Case]) -> Measured {
+    let (mut all, mut sizes) = (Measured::default(), String::new());
+    let (mut found_text, mut whole) = (0, cases.iter().map(|_| true).collect::<Vec<_>>());
+    for ranks in [1, 8, 512] {
+        let (mut messages, mut rights) = (0, 0);
+        for (case, whole) in cases.iter().zip(&mut whole) {
+            let (mut message, mut right) = (true, true);
+            for labels in [Labels::None, Labels::Torch, Labels::Srun] {
+                all.logs += 1;
+                let Some((no_message, what)) = wrong_in(case, ranks, labels, &mut all.causes) else {
+                    found_text += 1;
+                    continue;
+                };
+                found_text += usize::from(!no_message);
+                message &= !no_message;
+                right = false;
+                all.wrong.push(format!("{}, {ranks} ranks, {labels:?}: {what}", case.name));
+            }
+            messages += usize::from(message);
+            rights += usize::from(right);
+            *whole &= right;
+        }
+        writeln!(sizes, "  {ranks} ranks, texts: message right {messages}, all right {rights}").unwrap();
+    }
+    println!(
+        "{name}: {} texts, {} all right in every log; {} logs: message right in {found_text}, all right in {}, another \
+         rank's line taken for the cause in {}\n{sizes}{}",
+        cases.len(),
+        whole.iter().filter(|&&whole| whole).count(),
+        all.logs,
+        all.logs - all.wrong.len(),
+        all.causes,
+        all.wrong.join("\n")
+    );
+    all
+}
+
+fn assert_most_are_right(folder: &str) {
+    let Measured { logs, causes, wrong } = measured(folder, &cases(folder));
     assert_eq!(causes, 0, "a consequence was taken for a cause");
-    (all, wrong)
+    assert!(wrong.len() * 20 <= logs, "{} of {logs} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
 fn the_first_error_is_found_among_1_8_and_512_ranks() {
-    let (all, wrong) = measured("cases");
-    assert!(wrong.len() * 20 <= all, "{} of {all} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert_most_are_right("cases");
 }
 
 /// Texts that were written down before the rules were tried on them; `README.md` has their first measurement.
 #[test]
 fn texts_that_were_held_out_are_found() {
-    let (all, wrong) = measured("held-out");
-    assert!(wrong.len() * 20 <= all, "{} of {all} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert_most_are_right("held-out");
+}
+
+/// A second set, collected without knowledge of the rules. The page on accuracy has its first measurement.
+#[test]
+fn texts_of_the_second_held_out_set_are_found() {
+    let (harmless, failures): (Vec<_>, Vec<_>) =
+        cases("held-out-2").into_iter().partition(|case| case.name.starts_with("harmless"));
+    for (name, cases) in [("held-out-2, failures", failures), ("held-out-2, no failure first", harmless)] {
+        let Measured { logs, wrong, .. } = measured(name, &cases);
+        assert!(wrong.len() <= logs, "{name}");
+    }
 }
 
 #[test]
