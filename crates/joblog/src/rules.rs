@@ -100,12 +100,21 @@ use Class::{Application, Data, Memory, Network, Node, Site, Storage};
 
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
+    // Lines of a process that goes on. Before all others, whose texts they quote.
+    detail("warning", r"^\S+:\d+: \w*Warning: "),
+    detail("retry", r"\b[Rr]etrying (?:in |after |\()|\[Retry \d+/\d+\]|thrown while requesting [A-Z]+ "),
     // Before the store's errors, in whose texts it stands.
     cause(
         "address-in-use",
         Application,
         r"Address already in use|EADDRINUSE|errno: 98|\[Errno 98\]",
         "the port is in use, often by another job on the node: MASTER_PORT from the job's number, or --rdzv-endpoint with port 0",
+    ),
+    cause(
+        "arguments",
+        Application,
+        r": error: (?:unrecognized arguments|the following arguments are required|argument \S+: |ambiguous option|no such option)|^Error: (?:No such option|Missing (?:option|argument)|Got unexpected extra argument|Invalid value for)",
+        "the program does not know an argument of its command line; torch.distributed.launch adds --local-rank, torchrun sets LOCAL_RANK instead",
     ),
     // Errors that follow from another rank's: before all causes, since their texts quote CUDA and NCCL errors.
     follows(
@@ -182,6 +191,11 @@ pub const RULES: &[Rule] = &[
         "terminate",
         r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)",
     ),
+    // Behind the launchers' rows: some of their lines are of these levels.
+    detail(
+        "level",
+        r"NCCL INFO |^(?:\S+ ){0,4}\[?(?:DEBUG|INFO|WARNING)\b[\]: ]|^\S+ \S+: [IW] |^\[?[IW]\d{3,4} ",
+    ),
     // Hardware, in CUDA's and NCCL's words.
     points_at(
         Hardware::Gpu,
@@ -232,6 +246,12 @@ pub const RULES: &[Rule] = &[
         "the driver of the node is older than the program's CUDA needs: use an older build, or ask the admin",
     ),
     cause(
+        "cuda-libraries",
+        Site,
+        r"Loaded runtime CuDNN library: .* but source was compiled with|cuDNN version incompatibility|Outdated cu\w+ installation found|Found cu\w+ version \d+, but JAX was built|ptxas (?:\S+ has a bug|too old)|Could not load library libcu|Unable to load any of \{libcu",
+        "a library or tool of CUDA is missing, or of another version than the program was built with: the environment or image of this job",
+    ),
+    cause(
         "cuda-kernel-image",
         Application,
         r"no kernel image is available for execution|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice",
@@ -240,7 +260,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-oom",
         Memory,
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA",
+        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA",
         "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
@@ -325,7 +345,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "host-oom",
         Memory,
-        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit",
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit|running low on memory|due to memory pressure",
         "the job's host memory is used up: fewer data loader workers, or more --mem",
     ),
     cause(
@@ -340,6 +360,12 @@ pub const RULES: &[Rule] = &[
         Storage,
         r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|ENOSPC|EDQUOT",
         "a file system or quota is full: free space, or write elsewhere",
+    ),
+    cause(
+        "file-lock",
+        Storage,
+        r"unable to lock file|No locks available|\[Errno 37\]",
+        "a file cannot be locked: the file system has no locks, or another process holds one; for HDF5, HDF5_USE_FILE_LOCKING=FALSE",
     ),
     cause(
         "storage-io",
@@ -374,10 +400,29 @@ pub const RULES: &[Rule] = &[
         "a module or library is missing or of another build: the environment or image of this job",
     ),
     cause(
+        "compiler",
+        Site,
+        r"fatal error: \S+: No such file or directory|ninja: build stopped|Error building extension|Failed to find C compiler|nvcc fatal|Failed to compile the C\+\+|error: command '\S*(?:gcc|g\+\+|cc|c\+\+|nvcc|ninja)' failed",
+        "the program compiles a part of itself at its start and cannot: compiler, CUDA_HOME and headers in this environment or image",
+    ),
+    cause(
         "command-missing",
         Application,
         r"command not found|: not found$|execve\(\): .*: (?:No such file|Permission denied|Exec format error)|error: execve|: line \d+: .*: No such file or directory$|^env: .*: No such file or directory$|cannot execute(?: binary file)?: |Exec format error",
         "the command does not exist on this node: PATH, module load, the image",
+    ),
+    // What the container and Slurm say of themselves: before missing files, too.
+    cause(
+        "container",
+        Site,
+        r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
+        "the container did not start: its image, mounts or the runtime's configuration",
+    ),
+    cause(
+        "slurm-launch",
+        Site,
+        r"(?:srun|slurmstepd): error: .*(?:Unable to|[Tt]ask launch|[Pp]rolog |container_\w+(?::| failed)|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal",
+        "Slurm could not run the step: the line names the reason",
     ),
     cause(
         "file-missing",
@@ -416,23 +461,22 @@ pub const RULES: &[Rule] = &[
         "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers",
     ),
     cause(
+        "mpi-init",
+        Network,
+        r"Fatal error in (?:internal_)?P?MPI_Init(?:_thread)?: |\*\*\* An error occurred in MPI_Init|PSM[23] (?:was unable to open|can't open)|OFI \S+(?: \S+){0,3} fail",
+        "MPI could not start: the lines below name the fabric's provider or the process manager that failed",
+    ),
+    cause(
+        "mpi-launch",
+        Application,
+        r"There are not enough slots available|was unable to launch the specified application|could not access\s+or execute an executable|All nodes which are allocated for this job are already filled",
+        "mpirun could not start the processes: their number, and the program's path on each node",
+    ),
+    cause(
         "mpi-error",
         Application,
         r"\*\*\* MPI_ERR_\w+: |Fatal error in (?:internal_)?P?MPI_\w+: |MPIDI_\w+\(\d+\).*: ",
         "an MPI call failed: its name is in the lines before",
-    ),
-    // Environment.
-    cause(
-        "container",
-        Site,
-        r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
-        "the container did not start: its image, mounts or the runtime's configuration",
-    ),
-    cause(
-        "slurm-launch",
-        Site,
-        r"(?:srun|slurmstepd): error: .*(?:Unable to|task launch|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal",
-        "Slurm could not run the step: the line names the reason",
     ),
     // The program ended by itself.
     cause(
@@ -468,7 +512,7 @@ pub const RULES: &[Rule] = &[
     cause("assertion", Application, r"^AssertionError", ""),
     detail(
         "cuda-hints",
-        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|^NOTE: invoking MPI_ABORT|NCCL INFO |^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
+        r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|^NOTE: invoking MPI_ABORT|^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
     ),
 ];
 

@@ -182,3 +182,42 @@ fn hosts_in_front_of_lines_separate_processes() {
         assert_eq!(found.place.map(|place| place.line), Some(88));
     }
 }
+
+#[test]
+fn a_line_of_a_process_that_goes_on_is_no_error() {
+    for text in [
+        "/opt/venv/x.py:13: UserWarning: Failed to load: 'image.so: undefined symbol: _ZN3c10'",
+        "gn4:1:1 [0] NCCL INFO NET/Plugin : libnccl-net.so: cannot open shared object file: No such file or directory",
+        "INFO:root:retry of /data/x: No such file or directory",
+        "2026-11-23 17:20:41,518 WARNING cache: Permission denied: '/home/a/.cache'",
+        "2026-11-23 13:05:06.1: W external/xla/x.cc:7] UNIMPLEMENTED: ptxas too old",
+        "WARNING:urllib3.connectionpool:Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError(x)'",
+    ] {
+        assert_eq!(rule(text), "nothing", "{text}");
+    }
+    // Of these levels, too, but a launcher's own.
+    assert_eq!(
+        rule("W1123 16:42:11.0 26 api.py:897] Sending process 263 closing signal SIGTERM"),
+        "torchrun-closes"
+    );
+    assert_eq!(rule("gn4:1:1 [0] transport/net.cc:9 NCCL WARN Cuda failure 'out of memory'"), "cuda-oom");
+}
+
+#[test]
+fn slurms_and_a_compilers_lines_are_no_missing_data() {
+    for (text, id) in [
+        (
+            "slurmstepd: error: container_p_join: open failed /scratch/1/.active: No such file or directory",
+            "slurm-launch",
+        ),
+        ("srun: error: Task launch for StepId=1.0 failed on node gn4: Job prolog failed", "slurm-launch"),
+        ("slurmstepd: error: pyxis: couldn't start container: Failed to mount", "container"),
+        ("helpers.cpp:12:10: fatal error: pybind11/pybind11.h: No such file or directory", "compiler"),
+        (
+            "open(): unable to lock file, errno = 11, error message = 'Resource temporarily unavailable'",
+            "file-lock",
+        ),
+    ] {
+        assert_eq!(rule(text), id, "{text}");
+    }
+}
