@@ -8,6 +8,8 @@ use crate::{FirstError, Found, Log};
 
 /// Ordinary lines that a process may print between its error and its end, and between errors of one failure: clean-up, a summary.
 const AFTER: usize = 30;
+/// A process that reports so many further steps after an error had caught it.
+const STEPS: usize = 2;
 /// An error in so many lines from the start of a cut log may have been preceded by another one.
 const AT_THE_START: usize = 5;
 
@@ -80,15 +82,22 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
     }
     let ranks = usize::try_from(ranks).unwrap_or(1);
     by_stream.into_iter().flat_map(move |(stream, events)| {
-        // Where lines have no label, other ranks' clean-up lies between.
-        let gap = if read.is_labelled.get(stream) == Some(&true) { AFTER } else { AFTER + 4 * ranks };
+        // Where lines have no label, other ranks' clean-up lies between, and their steps.
+        let is_labelled = read.is_labelled.get(stream) == Some(&true);
+        let gap = if is_labelled { AFTER } else { AFTER + 4 * ranks };
         let mut upto = read.ordinary.get(stream).copied().unwrap_or(0);
+        let mut steps = read.steps.get(stream).copied().unwrap_or(0);
         let mut kept = Vec::new();
         for event in events.into_iter().rev() {
-            if upto.saturating_sub(event.ordinary) > gap {
+            // A port's or a GPU's error may take effect some steps later.
+            let is_caught = (is_labelled || ranks == 1)
+                && event.rule.points_at.is_none()
+                && steps.saturating_sub(event.steps) >= STEPS;
+            if is_caught || upto.saturating_sub(event.ordinary) > gap {
                 break;
             }
             upto = event.ordinary;
+            steps = event.steps;
             kept.push(event);
         }
         kept.into_iter().rev()

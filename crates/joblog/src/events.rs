@@ -23,6 +23,8 @@ pub(crate) struct Event {
     pub(crate) line: usize,
     /// Ordinary lines of its stream before it.
     pub(crate) ordinary: usize,
+    /// How often its stream had reported a further step before it.
+    pub(crate) steps: usize,
 }
 
 /// A log that was read.
@@ -31,6 +33,8 @@ pub(crate) struct Read {
     pub(crate) events: Vec<Event>,
     /// Ordinary lines of each stream.
     pub(crate) ordinary: Vec<usize>,
+    /// How often each stream reported a further step.
+    pub(crate) steps: Vec<usize>,
     pub(crate) is_labelled: Vec<bool>,
 }
 
@@ -49,6 +53,28 @@ struct Stream {
     last: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
+    steps: usize,
+    /// The last step that it reported.
+    step: u64,
+}
+
+impl Stream {
+    fn ordinary(&mut self, text: &str) {
+        self.ordinary += 1;
+        if let Some(step) = step(text) {
+            self.steps += usize::from(step > self.step);
+            self.step = step;
+        }
+    }
+}
+
+/// The number of `step 12`, `step: 12/500`, `iteration     12` in a line.
+fn step(text: &str) -> Option<u64> {
+    ["step", "Step", "iteration", "Iteration"].iter().find_map(|word| {
+        let number = text.split_once(word)?.1.trim_start_matches([' ', ':', '=', '[', '#']);
+        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+        number.get(..end)?.parse().ok()
+    })
 }
 
 /// A traceback that is being read.
@@ -88,6 +114,7 @@ pub(crate) fn read(log: &Log<'_>) -> Read {
     Read {
         events: reader.events,
         ordinary: reader.streams.iter().map(|stream| stream.ordinary).collect(),
+        steps: reader.streams.iter().map(|stream| stream.steps).collect(),
         is_labelled: (0..reader.streams.len()).map(|stream| stream > 0).collect(),
     }
 }
@@ -257,6 +284,7 @@ impl Reader {
             Some(rule) if rule.kind == Kind::Detail => {}
             Some(rule) => {
                 let begun = self.lines;
+                let rule = self.of_abort(at, rule);
                 let event = self.push(at, rule, &line.text, None, line, begun);
                 if line.text.starts_with("Fatal Python error")
                     && let Some(stream) = self.streams.get_mut(at)
@@ -266,9 +294,24 @@ impl Reader {
             }
             None => {
                 if let Some(stream) = self.streams.get_mut(at) {
-                    stream.ordinary += 1;
+                    stream.ordinary(&line.text);
                 }
             }
+        }
+    }
+
+    /// An abort behind a consequence follows from it: a watchdog that ends its process.
+    fn of_abort(&self, at: usize, rule: &'static Rule) -> &'static Rule {
+        /// Ordinary lines that may lie between.
+        const BETWEEN: usize = 30;
+        let Some(stream) = self.streams.get(at).filter(|_| rule.id == "terminate") else { return rule };
+        match stream.last.and_then(|last| self.events.get(last)) {
+            Some(last)
+                if last.rule.kind == Kind::Consequence && stream.ordinary <= last.ordinary + BETWEEN =>
+            {
+                last.rule
+            }
+            _ => rule,
         }
     }
 
@@ -297,6 +340,7 @@ impl Reader {
             after: stream.moment,
             line: begun,
             ordinary: stream.ordinary,
+            steps: stream.steps,
         });
         stream.last
     }

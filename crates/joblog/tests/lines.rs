@@ -221,3 +221,33 @@ fn slurms_and_a_compilers_lines_are_no_missing_data() {
         assert_eq!(rule(text), id, "{text}");
     }
 }
+
+#[test]
+fn a_process_that_reports_further_steps_had_caught_its_error() {
+    let caught = "step 1 loss 2\nTraceback (most recent call last):\n  File \"/home/a/up.py\", line 3, in put\n    send()\n\
+                  TimeoutError: no answer\n";
+    let end = "Traceback (most recent call last):\n  File \"/home/a/t.py\", line 9, in main\n    x[4]\nIndexError: x\n";
+    let of = |text: &str, ranks| {
+        let found = first_error(&[Log { bytes: text.as_bytes(), rank: None, cut: false }], ranks);
+        found.first.map(|first| first.text)
+    };
+    let first = |steps: &str| of(&format!("{caught}{steps}{end}"), 1);
+    assert_eq!(first("step 2 loss 2\nstep 3 loss 2\n").as_deref(), Some("IndexError: x"));
+    assert_eq!(first("iteration        2/ 9\nIteration: 3\n").as_deref(), Some("IndexError: x"));
+    // Clean-up names a step, too.
+    assert_eq!(first("saved at step 2\nlast step 2\n").as_deref(), Some("TimeoutError: no answer"));
+    // Without labels the steps may be another rank's.
+    let steps = "step 2 loss 2\nstep 3 loss 2\n";
+    assert_eq!(of(&format!("{caught}{steps}{end}"), 8).as_deref(), Some("TimeoutError: no answer"));
+    // A port's error may take effect some steps later.
+    let port = "n:1:2 [0] x.cc:9 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error\n";
+    assert!(of(&format!("step 1\n{port}{steps}{end}"), 1).unwrap().contains("port error"));
+}
+
+#[test]
+fn an_abort_behind_a_consequence_follows_from_it() {
+    let abort = "terminate called after throwing an instance of 'c10::DistBackendError'";
+    let first = first(&format!("[c10d] recvValue failed on SocketImpl(fd=62)\n{abort}\n")).unwrap();
+    assert_eq!((first.rule.id, first.rule.kind), ("store", Kind::Consequence));
+    assert_eq!(rule(abort), "terminate");
+}
