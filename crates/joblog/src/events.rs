@@ -178,6 +178,10 @@ impl Reader {
         if self.fault_handler(at, text) {
             return;
         }
+        if traceback::is_remote(text) {
+            self.open(at, text);
+            return;
+        }
         self.single(at, line);
     }
 

@@ -46,13 +46,18 @@ static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
     // A dotted name, or a single one in camel case or with a usual ending; `Epoch: 3` and `NOTE: x` are
     // another process's lines.
     let single = r"[A-Z]\w*[a-z]\w*[A-Z]\w*|[A-Z]{2,}[a-z]\w*|Exception|Error|\w*(?:error|exception|timeout|interrupt)";
-    let dotted = r"(?:[A-Za-z_]\w*\.)+(?:[A-Z]\w*|\w*(?:error|exception|timeout|interrupt))";
+    let dotted = r"(?:[A-Za-z_]\w*\.)+(?:_?[A-Z]\w*|\w*(?:error|exception|timeout|interrupt))";
     Regex::new(&format!(r"^(?:{dotted}|{single})(?:: .*|:)?$")).ok()
 });
 
 /// Whether a line begins a traceback, also one inside a message (`Original Traceback`) or a group.
 pub(crate) fn begins(text: &str) -> bool {
     text.contains("Traceback (most recent call last)")
+}
+
+/// Ray's last line of a local traceback: the remote process's follows without a header, with the error itself as its last line.
+pub(crate) fn is_remote(text: &str) -> bool {
+    text.starts_with("ray.exceptions.RayTaskError(")
 }
 
 impl Traceback {
@@ -88,6 +93,9 @@ impl Traceback {
         if indented && !is_grouped {
             return Step::Inside;
         }
+        if is_remote(bare) {
+            return Step::Inside;
+        }
         if LAST.as_ref().is_some_and(|last| last.is_match(bare)) { Step::Last } else { Step::Foreign }
     }
 }
@@ -104,7 +112,9 @@ pub(crate) fn is_own(file: &str) -> bool {
         "/bin/torchrun",
         "/bin/accelerate",
     ];
-    !OTHERS.iter().any(|other| file.contains(other)) && !file.ends_with("/bin/deepspeed")
+    // Frames of Cython have the paths of the build.
+    let is_built = file.ends_with(".pyx") || file.ends_with(".pxi");
+    !is_built && !OTHERS.iter().any(|other| file.contains(other)) && !file.ends_with("/bin/deepspeed")
 }
 
 /// The last part of a path.

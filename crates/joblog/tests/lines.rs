@@ -251,3 +251,29 @@ fn an_abort_behind_a_consequence_follows_from_it() {
     assert_eq!((first.rule.id, first.rule.kind), ("store", Kind::Consequence));
     assert_eq!(rule(abort), "terminate");
 }
+
+#[test]
+fn the_error_in_a_remote_process_of_ray_is_the_error() {
+    let remote = "ray.exceptions.RayTaskError(ValueError): ray::_Inner.train() (pid=1876, ip=10.3.0.14)\n  \
+                  File \"/home/a/train.py\", line 88, in loop\n    raise ValueError(x)\nValueError: batch of 0 samples\n";
+    for head in [
+        "",
+        "Traceback (most recent call last):\n  File \"/o/site-packages/ray/worker.py\", line 9, in get\n    raise x\n",
+    ] {
+        let found = first(&format!("{head}{remote}")).unwrap();
+        assert_eq!(found.text, "ValueError: batch of 0 samples");
+        assert_eq!(found.place.unwrap().line, 88);
+    }
+}
+
+#[test]
+fn a_private_exception_ends_a_traceback_and_built_code_is_no_place() {
+    let found = first(
+        "Traceback (most recent call last):\n  File \"/home/a/data.py\", line 41, in load\n    zeros(n)\n  \
+         File \"h5py/h5f.pyx\", line 106, in open\n\
+         numpy.core._exceptions._ArrayMemoryError: Unable to allocate 59.6 GiB\n",
+    )
+    .unwrap();
+    let place = found.place.unwrap();
+    assert_eq!((found.rule.id, place.file.as_str(), place.line), ("host-oom", "data.py", 41));
+}
