@@ -62,7 +62,7 @@ _slot_pack = struct.Struct("<If").pack_into
 def _env(*names):
     for name in names:
         value = os.environ.get(name, "")
-        if value.isdigit() and len(value) < 10:
+        if value.isdecimal() and len(value) < 10:
             return int(value)
     return None
 
@@ -147,6 +147,7 @@ class _Report(object):
             "rank": self.rank,
             "local_rank": _env("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
             "world": _env("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+            "start": _env("RAILGATE_START") or 0,
         }
         self._text(4096, who)
         self._event(_START, now, None)

@@ -81,19 +81,18 @@ fn usage(hook: &Hook, sampled: &Sampled, report: &mut NodeReport) {
 }
 
 /// Adds the settings in effect to the report, and whether the rails were used.
-pub(crate) fn compare(hook: &Hook, sampled: Sampled, report: &mut NodeReport) {
+pub(crate) fn compare(hook: &Hook, mut sampled: Sampled, report: &mut NodeReport) {
     if report.refused() {
         return;
     }
+    report.tasks = sampled.tasks.take();
     usage(hook, &sampled, report);
     report.ranks = sampled.outputs.map(|outputs| outputs.ranks).unwrap_or_default();
-    let tasks = sampled.tasks;
-    if let Some(tasks) = &tasks {
+    if let Some(tasks) = &report.tasks {
         report.applied = applied(report, tasks);
     }
     let nodes = expand(&hook.job.nodelist).map_or(0, |nodes| nodes.len());
-    report.transport = transport(report, tasks.as_ref(), nodes, hook.config.stats.settled());
-    report.tasks = tasks;
+    report.transport = transport(report, report.tasks.as_ref(), nodes, hook.config.stats.settled());
 }
 
 #[cfg(test)]

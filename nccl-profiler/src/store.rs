@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use railgate_rankfile::{
     BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, COUNT_WORDS, COUNTS_AT, HEAD_WORDS, Key,
-    MAGIC, Mode, VERSION, cell, comm, head,
+    MAGIC, Mode, VERSION, cell, comm, head, start_number,
 };
 
 use crate::state;
@@ -16,6 +16,8 @@ const JOB_DIR: &CStr = c"RAILGATE_JOB_DIR";
 /// Variable with the mode: `count`, `sample`, `full`, `off`.
 const MODE: &CStr = c"RAILGATE_NCCL_MODE";
 const BUDGET: &CStr = c"RAILGATE_NCCL_BUDGET_PPM";
+/// [`railgate_rankfile::START_VARIABLE`].
+const START: &CStr = c"RAILGATE_START";
 /// Millionths of the time. The cost of sampling then stays far below what can be measured.
 const DEFAULT_BUDGET: u64 = 2000;
 
@@ -107,12 +109,14 @@ impl Store {
 
     fn begin(&self, pid: u64, made: u64) {
         let wanted = get(MODE).and_then(|text| mode(text.to_bytes())).unwrap_or_default();
+        let start = get(START).map_or(0, |text| start_number(text.to_bytes()));
         let budget = get(BUDGET).and_then(|text| text.to_str().ok()?.parse().ok());
         for (word, value) in [
             (head::VERSION, VERSION),
             (head::PID, pid),
             (head::CREATED, made),
             (head::WANTED, wanted.word()),
+            (head::START, u64::from(start)),
             (head::BUDGET, budget.unwrap_or(DEFAULT_BUDGET).clamp(1, 1_000_000)),
         ] {
             self.at(word).store(value, Relaxed);

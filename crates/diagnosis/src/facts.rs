@@ -34,8 +34,13 @@ pub(crate) struct Facts<'a> {
     /// Whether `usages` and `units` have the figures of the training only, on at least one node.
     in_training: bool,
     pub(super) world: Option<u32>,
-    /// Rank in the job by node and process, from NCCL.
+    /// Rank in the job by process, from NCCL.
     job_ranks: BTreeMap<OneProcess<'a>, u32>,
+    /// The newest start of the step: a launcher may start it several times inside one attempt. Ranks of earlier starts have ended,
+    /// and no rank of this one waits for them.
+    last_start: u32,
+    /// What ranks reported in earlier starts, where the same rank reports in a later one.
+    pub(super) earlier: Vec<&'a RankApplication>,
     /// Each communicator rank with its node.
     pub(super) communicators: Vec<(&'a str, &'a Communicator)>,
 }
@@ -106,11 +111,13 @@ impl<'a> Facts<'a> {
         let times = comm_times(nodes, &communicators);
         // A rank may have had several processes in sequence, since each step of the job starts its own.
         let mut by_node: BTreeMap<&str, BTreeMap<u32, CommTime>> = BTreeMap::new();
-        for ((name, _), (rank, time)) in &times {
+        for ((name, ..), (rank, time)) in &times {
             if let Some(rank) = rank {
                 by_node.entry(*name).or_default().entry(*rank).or_default().add(time);
             }
         }
+        let last_start = last_start(nodes, &communicators);
+        let mut earlier = Vec::new();
         let job_ranks = times.iter().filter_map(|(process, (rank, _))| Some((*process, (*rank)?))).collect();
         let mut units = Vec::new();
         for node in nodes {
@@ -118,6 +125,15 @@ impl<'a> Facts<'a> {
             let gpus = usage.map_or(&[][..], |usage| &usage.gpus);
             let mut apps: Vec<&RankApplication> =
                 node.application.iter().flat_map(|told| &told.ranks).collect();
+            let newest = apps.clone();
+            apps.retain(|app| {
+                let is_newer = |other: &&RankApplication| {
+                    app.rank.is_some() && other.rank == app.rank && other.start_number > app.start_number
+                };
+                let over = newest.iter().any(is_newer);
+                earlier.extend(over.then_some(*app));
+                !over
+            });
             let mut of_comm = by_node.get(node.node.as_str()).cloned().unwrap_or_default();
             for (place, gpu) in (0_u32..).zip(gpus) {
                 let app = apps.iter().position(|app| app.local_rank == Some(place)).map(|at| apps.remove(at));
@@ -153,6 +169,8 @@ impl<'a> Facts<'a> {
             usages,
             in_training: false,
             world,
+            last_start,
+            earlier,
             communicators,
             job_ranks,
         }
@@ -195,6 +213,22 @@ impl<'a> Facts<'a> {
         self.units.iter().filter_map(|unit| Some((unit, unit.app?)))
     }
 
+    /// Ranks that report and belong to the newest start of the step.
+    pub(super) fn reporting_last(&self) -> impl Iterator<Item = (&Unit<'a>, &'a RankApplication)> {
+        self.reporting().filter(|(_, rank)| rank.start_number == self.last_start)
+    }
+
+    /// Communicator ranks of the newest start of the step, with their nodes.
+    pub(super) fn communicators_last(&self) -> impl Iterator<Item = (&'a str, &'a Communicator)> {
+        let of_last = |(_, one): &&(&str, &Communicator)| one.start_number == self.last_start;
+        self.communicators.iter().filter(of_last).copied()
+    }
+
+    /// The newest start of the step, if a launcher started it more than once.
+    pub(super) fn restarted(&self) -> Option<u32> {
+        (self.last_start > 0).then_some(self.last_start)
+    }
+
     /// Mean of a figure over the GPUs that have it; if none has, the reason of the first GPU.
     pub(super) fn mean(&self, of: impl Fn(&GpuUsage) -> Reading<f64>) -> Reading<f64> {
         self.mean_where(|_| true, of)
@@ -219,8 +253,8 @@ impl<'a> Facts<'a> {
     }
 
     /// Rank of this process in the job; a communicator numbers its ranks independently.
-    pub(super) fn job_rank(&self, node: &str, pid: u64) -> Option<u32> {
-        self.job_ranks.get(&(node, pid)).copied()
+    pub(super) fn job_rank(&self, node: &str, one: &Communicator) -> Option<u32> {
+        self.job_ranks.get(&(node, one.start_number, one.pid)).copied()
     }
 
     /// Share of all time in which steps ran, 0 to 1; `None` if the rank of any GPU does not report.
@@ -305,9 +339,19 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-type OneProcess<'a> = (&'a str, u64);
+/// Node, start and process id: in a container of its own, each start may have the same ids.
+type OneProcess<'a> = (&'a str, u32, u64);
 /// Collective signature, equal on all nodes: communicator, operation, size, datatype, algorithm, protocol.
 type Row<'a> = (&'a str, &'a str, u64, &'a str, &'a str, &'a str);
+
+/// The newest start of the step that any source knows.
+fn last_start(nodes: &[NodeReport], communicators: &[(&str, &Communicator)]) -> u32 {
+    let apps = nodes.iter().filter_map(|node| node.application.as_ref()).flat_map(|told| &told.ranks);
+    let seen = nodes.iter().filter_map(|node| node.tasks.as_ref()).flat_map(|tasks| &tasks.starts);
+    let comms = communicators.iter().map(|(_, one)| one.start_number);
+    let all = comms.chain(apps.map(|app| app.start_number)).chain(seen.map(|start| start.start_number));
+    all.max().unwrap_or(0)
+}
 
 /// Rank in the largest communicator and time in collectives, by node and process.
 fn comm_times<'a>(
@@ -318,8 +362,9 @@ fn comm_times<'a>(
     let mut whose: BTreeMap<(&str, u32), OneProcess<'_>> = BTreeMap::new();
     let mut times: BTreeMap<OneProcess<'_>, (Option<u32>, CommTime)> = BTreeMap::new();
     for (node, one) in communicators {
-        whose.insert((one.hash.as_str(), one.rank), (*node, one.pid));
-        let entry = times.entry((*node, one.pid)).or_default();
+        let process = (*node, one.start_number, one.pid);
+        whose.insert((one.hash.as_str(), one.rank), process);
+        let entry = times.entry(process).or_default();
         if one.size == largest {
             entry.0.get_or_insert(one.rank);
         }

@@ -52,6 +52,9 @@ pub struct Analysis {
     pub training: Option<HardwareUse>,
     /// Findings, sorted by cost in descending order.
     pub diagnoses: Vec<Diagnosis>,
+    /// Number of starts of the step inside the attempt, if a launcher started it more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts: Option<u32>,
     /// Number of ranks that reported.
     pub ranks: u32,
     /// Number of ranks expected; `None` if not reported.
@@ -246,6 +249,7 @@ pub fn analyse(
         phases,
         model,
         diagnoses,
+        starts: facts.restarted().map(|last| last.saturating_add(1)),
         ranks: u32::try_from(facts.reporting().count()).unwrap_or(u32::MAX),
         world: facts.world,
     })

@@ -49,8 +49,9 @@ pub(super) fn model(facts: &Facts<'_>) -> Reading<ModelUse> {
         return Reading::Failed(format!("the peak of these GPUs in {} is not known", model.rate()));
     };
     let done = units_per_s * flops / 1e12;
-    let timed: f64 = told.iter().filter_map(|(_, rank)| rank.step_s).map(|times| times.total).sum();
-    let redone: f64 = told.iter().map(|(_, rank)| rank.redone_s).sum();
+    let all = || told.iter().map(|(_, rank)| *rank).chain(facts.earlier.iter().copied());
+    let timed: f64 = all().filter_map(|rank| rank.step_s).map(|times| times.total).sum();
+    let redone: f64 = all().map(|rank| rank.redone_s).sum();
     let steps = timed / float(u64::try_from(told.len()).unwrap_or(1));
     let useful = if timed > 0.0 { (1.0 - redone / timed).clamp(0.0, 1.0) } else { 1.0 };
     let of_allocated = match (facts.start(), facts.end) {

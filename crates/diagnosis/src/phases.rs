@@ -1,7 +1,9 @@
 //! The phases of a job, from those of its nodes.
 
+use std::collections::BTreeSet;
+
 use railgate_node_report::NodeReport;
-use railgate_node_report::phases::PhaseKind;
+use railgate_node_report::phases::{Phase, PhaseKind, Phases};
 use railgate_node_report::plain::float;
 use serde::{Deserialize, Serialize};
 
@@ -10,20 +12,30 @@ use serde::{Deserialize, Serialize};
 pub struct PhaseTime {
     /// What the job did.
     pub kind: PhaseKind,
+    /// Which start of the step inside the attempt it belongs to.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub start_number: u32,
     /// Seconds, mean over the nodes that know their phases.
     pub seconds: f64,
 }
 
-/// Length of each kind that occurs, in the order of [`PhaseKind::ALL`].
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_first(start_number: &u32) -> bool {
+    *start_number == 0
+}
+
+/// Length of each kind that occurs, by start and in the order of [`PhaseKind::ALL`].
 pub(crate) fn times(nodes: &[NodeReport]) -> Vec<PhaseTime> {
-    let known: Vec<Vec<(PhaseKind, f64)>> =
-        nodes.iter().filter_map(|node| Some(node.usage.as_ref()?.phases.as_ref()?.seconds())).collect();
+    let known: Vec<&Phases> = nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref()).collect();
     let count = float(u64::try_from(known.len()).unwrap_or(u64::MAX)).max(1.0);
-    let of = |kind: PhaseKind| {
-        let seconds = known.iter().flatten().filter(|(one, _)| *one == kind).map(|(_, seconds)| seconds);
-        PhaseTime { kind, seconds: seconds.sum::<f64>() / count }
+    let all = || known.iter().flat_map(|phases| &phases.list);
+    let starts: BTreeSet<u32> = all().map(|phase| phase.start_number).collect();
+    let of = |start_number: u32, kind: PhaseKind| {
+        let phases = all().filter(|phase| (phase.start_number, phase.kind) == (start_number, kind));
+        PhaseTime { kind, start_number, seconds: phases.map(Phase::seconds).sum::<f64>() / count }
     };
-    PhaseKind::ALL.into_iter().map(of).filter(|one| one.seconds > 0.0).collect()
+    let of_start = |start: u32| PhaseKind::ALL.into_iter().map(move |kind| of(start, kind));
+    starts.into_iter().flat_map(of_start).filter(|one| one.seconds > 0.0).collect()
 }
 
 /// Share of the time of all phases in which the job trained, 0 to 1.
@@ -37,7 +49,7 @@ pub(crate) fn training_share(phases: &[PhaseTime]) -> f64 {
 pub(crate) mod tests {
     use railgate_model::{GpuCounters, GpuField, Reading};
     use railgate_node_report::Exit;
-    use railgate_node_report::phases::{Phase, Phases, Training, TrainingGpu, TrainingHost};
+    use railgate_node_report::phases::{Training, TrainingGpu, TrainingHost};
     use railgate_node_report::usage::Spread;
 
     use super::*;
@@ -71,7 +83,7 @@ pub(crate) mod tests {
         usage.host.cpu_cores = flat(31.0);
         let mut start = node.start;
         let list = phases.iter().map(|(kind, seconds)| {
-            let phase = Phase { kind: *kind, start, end: start + 1000 * seconds };
+            let phase = Phase { kind: *kind, start, end: start + 1000 * seconds, start_number: 0 };
             start = phase.end;
             phase
         });

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reading;
+use crate::{Reading, UnixMillis};
 
 /// The result of one probe of a job's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub struct JobProcesses {
 pub struct JobProcess {
     /// `0`, `batch`, `extern`, `interactive`; empty if unknown.
     pub step: String,
+    /// When it began, by the kernel; `None` if that is not known.
+    pub began: Option<UnixMillis>,
     /// Its root directory differs from the node's: a container.
     pub image: bool,
     /// `libnccl.so` is mapped.

@@ -37,6 +37,9 @@ pub struct RankApplication {
     pub world: Option<u32>,
     /// The model, if the program describes it.
     pub model: Option<Model>,
+    /// Which start of the step inside the attempt it belongs to (`RAILGATE_START`): the newest, if several wrote the file.
+    #[serde(skip_serializing_if = "crate::plain::is_zero")]
+    pub start_number: u32,
     /// Number of starts of the program within this run; 1 unless it was restarted inside the job.
     pub starts: u32,
     /// Time of the first start.

@@ -43,6 +43,9 @@ pub struct NcclProcess {
     pub pid: u64,
     /// When NCCL created its first communicator.
     pub start: UnixMillis,
+    /// Which start of the step inside the attempt it belongs to (`RAILGATE_START`).
+    #[serde(skip_serializing_if = "crate::plain::is_zero")]
+    pub start_number: u32,
     /// NCCL release, `2.28.9`; `None` if not known.
     pub nccl: Option<String>,
     /// Version of NCCL's profiler interface: 4 to 7.
@@ -83,6 +86,9 @@ pub struct Communicator {
     pub pid: u64,
     /// When it was created.
     pub start: UnixMillis,
+    /// [`NcclProcess::start_number`].
+    #[serde(skip_serializing_if = "crate::plain::is_zero")]
+    pub start_number: u32,
     /// Destroyed or aborted.
     pub destroyed: bool,
     /// Operations submitted to the GPU. In a hang the other ranks wait for the rank with the fewest.

@@ -39,6 +39,6 @@ pub use node_report::{
 };
 pub use slurm_end::SlurmEnd;
 pub use slurm_view::{DownNode, SlurmView};
-pub use tasks::{JOB_NAME, TaskGroup, Tasks};
+pub use tasks::{JOB_NAME, StepStart, TaskGroup, Tasks, start_at};
 pub use transport::{Over, Sure, Transport, transport};
 pub use usage::Usage;

@@ -151,11 +151,13 @@ impl NodeReport {
         }
     }
 
-    /// Adds the hardware usage, from the files of the run's sampler up to `end`, with the phases of the run.
+    /// Adds the hardware usage, from the files of the run's sampler up to `end`, with the phases of the run: `tasks`, which knows
+    /// its starts, comes first.
     pub fn add_usage(&mut self, streams: &[&[u8]], end: UnixMillis, figures: &GpuFigures) {
         let Some(mut usage) = summarize(streams, end, figures) else { return };
         let others = usage.gpus.len() > 1 || self.job.nodelist != self.node;
-        usage.phases = phases(streams, &usage, others, figures);
+        let starts = self.tasks.as_ref().map_or(&[][..], |tasks| &tasks.starts);
+        usage.phases = phases(streams, &usage, others, starts, figures);
         self.usage = Some(usage);
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::usage::{Coverage, GpuUsage, HardwareFlop, HostUsage, Spread, Usage};
 
-pub(crate) use classify::{Cell, CellGpu, classify};
+pub(crate) use classify::{Cell, CellGpu, classify_starts};
 
 /// The phases of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct Phase {
     pub start: UnixMillis,
     /// End.
     pub end: UnixMillis,
+    /// Which start of the step inside the attempt it belongs to ([`crate::StepStart::start_number`]).
+    #[serde(default, skip_serializing_if = "crate::plain::is_zero")]
+    pub start_number: u32,
 }
 
 impl Phase {
@@ -136,18 +139,6 @@ pub struct TrainingHost {
 }
 
 impl Phases {
-    /// Seconds of each kind that occurs, in the order of [`PhaseKind::ALL`].
-    pub fn seconds(&self) -> Vec<(PhaseKind, f64)> {
-        let of = |kind: PhaseKind| -> f64 {
-            self.list.iter().filter(|phase| phase.kind == kind).map(Phase::seconds).sum()
-        };
-        PhaseKind::ALL
-            .into_iter()
-            .map(|kind| (kind, of(kind)))
-            .filter(|(_, seconds)| *seconds > 0.0)
-            .collect()
-    }
-
     /// The stall that lasted until the job ended, if there is one. GPUs are idle for a moment after their processes were ended.
     pub fn last_stall(&self) -> Option<&Phase> {
         let mut last = self.list.iter().rev();
@@ -156,7 +147,8 @@ impl Phases {
             PhaseKind::Tail | PhaseKind::Idle => (last.next()?, phase.seconds()),
             _ => (phase, 0.0),
         };
-        (stall.kind == PhaseKind::Stalled && after_s < stall.seconds()).then_some(stall)
+        let is_stall = stall.kind == PhaseKind::Stalled && stall.start_number == phase.start_number;
+        (is_stall && after_s < stall.seconds()).then_some(stall)
     }
 }
 

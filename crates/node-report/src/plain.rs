@@ -5,6 +5,12 @@ use std::time::Duration;
 use railgate_model::{PortState, Reading, UnixMillis, rfc3339};
 use railgate_text::shorten;
 
+/// Whether a number is 0, as most start numbers are: such a field is left out of a report.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(crate) fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// Untrusted text as one printable line.
 pub fn plain(text: &str) -> String {
     shorten(text, 400)

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use railgate_model::{JobProcess, JobProcesses, Reading, UnixMillis};
+use railgate_rankfile::{START_VARIABLE, start_number};
 use serde::{Deserialize, Serialize};
 
 /// Variable that the sampler reads from processes besides those of NCCL.
@@ -9,6 +10,8 @@ pub const JOB_NAME: &str = "SLURM_JOB_NAME";
 /// Maximum number of distinct process environments; further processes are only counted.
 const MOST_GROUPS: usize = 64;
 const MOST_PROBLEMS: usize = 8;
+/// Maximum number of starts that are listed, the newest ones.
+const MOST_LISTED_STARTS: usize = 64;
 
 /// Environment of the job's processes on one node, summed up from a few probes of the sampler. Read from the
 /// processes, so it is self-reported; changes after a program's start are not visible.
@@ -29,9 +32,27 @@ pub struct Tasks {
     pub closed: usize,
     /// Errors of failed probes.
     pub problems: Vec<String>,
+    /// Starts of the step that were seen inside this attempt, in order of their numbers; empty if a launcher counted none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<StepStart>,
     /// `SLURM_JOB_NAME` of the batch script, else of the first process that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+}
+
+/// One start of the job's step: a launcher may start it several times inside one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepStart {
+    /// `RAILGATE_START` of its processes, from 0.
+    #[serde(default, skip_serializing_if = "crate::plain::is_zero")]
+    pub start_number: u32,
+    /// When the first of its processes on this node began; by the probe that found it if the kernel does not tell.
+    pub first: UnixMillis,
+}
+
+/// Number of the start that ran at a time: the newest that had begun by then.
+pub fn start_at(starts: &[StepStart], time: UnixMillis) -> u32 {
+    starts.iter().filter(|start| start.first <= time).map(|start| start.start_number).max().unwrap_or(0)
 }
 
 /// Processes of one step with the same environment. Counts are those of the probe that found the most.
@@ -86,6 +107,8 @@ impl Tasks {
         // A step may have another name than the job.
         let mut by_step: Vec<(bool, String)> = Vec::new();
         for process in &mut found.processes {
+            let start = process.env.remove(START_VARIABLE);
+            self.saw_start(start.as_deref(), process.began.map_or(time, |began| began.min(time)));
             let name = process.env.remove(JOB_NAME);
             by_step.extend(name.map(|name| (process.step != "batch", name)));
         }
@@ -125,6 +148,19 @@ impl Tasks {
         }
         self.more = self.more.max(more);
         self.groups.sort_by_key(|group| (group.step.parse::<u32>().ok(), group.step.clone()));
+    }
+
+    /// The variable of one process. Without it, all processes are of the only start.
+    fn saw_start(&mut self, variable: Option<&str>, began: UnixMillis) {
+        let Some(variable) = variable else { return };
+        let start_number = start_number(variable.as_bytes());
+        match self.starts.iter_mut().find(|start| start.start_number == start_number) {
+            Some(start) => start.first = start.first.min(began),
+            None => self.starts.push(StepStart { start_number, first: began }),
+        }
+        self.starts.sort_by_key(|start| start.start_number);
+        let more = self.starts.len().saturating_sub(MOST_LISTED_STARTS);
+        self.starts.drain(..more);
     }
 
     /// Records a failed probe.
@@ -181,6 +217,7 @@ mod tests {
     fn process(value: usize, nccl: bool) -> JobProcess {
         JobProcess {
             step: "0".to_owned(),
+            began: None,
             image: false,
             nccl,
             cuda: nccl,
@@ -222,6 +259,29 @@ mod tests {
         tasks.add(2_000, look(vec![named("1", "another")]));
         assert_eq!(tasks.name.as_deref(), Some("llama70b-pt7"));
         assert!(tasks.groups.iter().all(|group| !group.env.contains_key(JOB_NAME)), "{tasks:?}");
+    }
+
+    #[test]
+    fn starts_are_told_apart_by_their_variable_and_by_when_they_began() {
+        let of = |start: &str, began: Option<u64>| {
+            let mut one = process(1, true);
+            one.began = began;
+            one.env.insert(START_VARIABLE.to_owned(), start.to_owned());
+            one
+        };
+        let mut tasks = Tasks::default();
+        // The script that launches them has no number.
+        tasks.add(20_000, look(vec![process(1, false), of("0", Some(9_000)), of("0", Some(8_500))]));
+        tasks.add(60_000, look(vec![of("1", Some(41_000)), of("1", None), of("2", Some(99_000))]));
+        let starts: Vec<_> = tasks.starts.iter().map(|start| (start.start_number, start.first)).collect();
+        assert_eq!(starts, [(0, 8_500), (1, 41_000), (2, 60_000)]);
+        let at = |time| start_at(&tasks.starts, time);
+        assert_eq!([at(0), at(8_500), at(40_999), at(41_000), at(60_000)], [0, 0, 0, 1, 2]);
+        assert_eq!(tasks.groups.len(), 1, "the number makes no other environment: {:?}", tasks.groups);
+        // Whatever a program sets, the list stays short.
+        tasks.add(90_000, look((0..500).map(|start| of(&start.to_string(), None)).collect()));
+        assert_eq!((tasks.starts.len(), tasks.starts[63].start_number), (MOST_LISTED_STARTS, 499));
+        assert_eq!(start_at(&[], 5), 0);
     }
 
     #[test]

@@ -28,12 +28,14 @@ railgate.step(131)
         .env("RAILGATE_APP_DIR", dir.path().join("app"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .envs([("RANK", "5"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "8"), ("SLURM_STEP_ID", "0")])
+        .env("RAILGATE_START", "2")
         .status();
     let Ok(status) = ran else { return };
     assert!(status.success());
     let bytes = std::fs::read(dir.path().join("app/0.5")).unwrap();
     let rank = read("0.5", &bytes).unwrap();
     assert_eq!((rank.rank, rank.local_rank, rank.world, rank.starts), (Some(5), Some(1), Some(8), 1));
+    assert_eq!(rank.start_number, 2);
     assert_eq!((rank.steps, rank.first_number, rank.last_number, rank.redone), (32, Some(100), Some(131), 1));
     assert_eq!((rank.tokens, rank.samples, rank.checkpoints), (Some(310.0), None, 1));
     assert_eq!((rank.timed_tokens, rank.checkpoint_number), (Some(300.0), Some(129)));

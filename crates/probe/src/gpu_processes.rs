@@ -107,6 +107,8 @@ pub(crate) struct Stat {
     state: char,
     pub(crate) parent: u32,
     flags: u64,
+    /// When it began, clock ticks after the boot; `None` if the text ends before it.
+    pub(crate) started: Option<u64>,
 }
 
 impl Stat {
@@ -132,7 +134,8 @@ pub(crate) fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
     parse_stat(&text).map(Some).ok_or_else(|| format!("{}: not understood", path.display()))
 }
 
-/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`. The name may contain spaces and parentheses.
+/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, where the beginning is field 22. The name may contain spaces
+/// and parentheses.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (head, tail) = text.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
@@ -140,7 +143,8 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     let flags = fields.nth(4)?.parse().ok()?;
-    Some(Stat { name: railgate_text::printable(name).into_owned(), state, parent, flags })
+    let started = fields.nth(12).and_then(|ticks| ticks.parse().ok());
+    Some(Stat { name: railgate_text::printable(name).into_owned(), state, parent, flags, started })
 }
 
 /// Reads the real user id. The owner of the directory is not used: it is root for a process that is not dumpable.
@@ -214,7 +218,8 @@ mod tests {
     #[test]
     fn parentheses_in_a_process_name_do_not_shift_the_fields() {
         let stat = parse_stat("42 (a) R (b) S 7 42 42 0 -1 4194560 1 2").unwrap();
-        assert_eq!(stat, Stat { name: "a) R (b".to_owned(), state: 'S', parent: 7, flags: 4_194_560 });
+        let (name, started) = ("a) R (b".to_owned(), None);
+        assert_eq!(stat, Stat { name, state: 'S', parent: 7, flags: 4_194_560, started });
         assert!(!stat.exiting());
         assert!(parse_stat("42 (a) D 7 42 42 0 -1 4194308 1").unwrap().exiting());
         assert!(parse_stat("42 (a) Z 7 42 42 0 -1 0 1").unwrap().exiting());

@@ -10,12 +10,12 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use railgate_child::Task;
 use railgate_fsutil::read;
 use railgate_model::slurm_cgroup::job_of_cgroup;
-use railgate_model::{JobProcess, JobProcesses, Reading};
+use railgate_model::{JobProcess, JobProcesses, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_processes::{FILE_BYTES, MAX_ANCESTORS, Stat, read_stat, read_uid};
@@ -58,6 +58,7 @@ pub fn job_processes(proc: &Path, look: &JobProbe) -> Result<JobProcesses, Strin
     let mut steps = Steps::new(proc);
     let node_root = identity(Path::new("/")).ok();
     let home = nix::unistd::User::from_uid(look.uid.into()).ok().flatten().map(|user| user.dir);
+    let clock = BootClock::read();
     let mut bytes = 0;
     for pid in pids {
         let dir = proc.join(pid.to_string());
@@ -75,7 +76,8 @@ pub fn job_processes(proc: &Path, look: &JobProbe) -> Result<JobProcesses, Strin
             continue;
         }
         match one(&dir, step, look, node_root, home.as_deref()) {
-            Ok(process) => {
+            Ok(mut process) => {
+                process.began = stat.started.and_then(|ticks| clock.time(ticks));
                 let all = process.env.iter().chain(&process.files);
                 bytes += all.map(|(name, value)| name.len() + value.len()).sum::<usize>();
                 found.processes.push(process);
@@ -85,6 +87,29 @@ pub fn job_processes(proc: &Path, look: &JobProbe) -> Result<JobProcesses, Strin
         }
     }
     Ok(found)
+}
+
+/// Converts clock ticks after the boot, in which the kernel gives the beginning of a process, to Unix time.
+struct BootClock {
+    boot: Option<Duration>,
+    ticks_per_s: Option<u64>,
+}
+
+impl BootClock {
+    fn read() -> Self {
+        let up = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok().map(Duration::from);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
+        BootClock {
+            boot: up.zip(now).and_then(|(up, now)| now.checked_sub(up)),
+            ticks_per_s: ticks.and_then(|ticks| u64::try_from(ticks).ok()).filter(|ticks| *ticks > 0),
+        }
+    }
+
+    fn time(&self, ticks: u64) -> Option<UnixMillis> {
+        let since = ticks.checked_mul(1000)? / self.ticks_per_s?;
+        u64::try_from(self.boot?.as_millis()).ok()?.checked_add(since)
+    }
 }
 
 fn gone(why: &io::Error) -> bool {
@@ -107,6 +132,7 @@ fn one(
     };
     let mut process = JobProcess {
         step,
+        began: None,
         image,
         nccl: libraries.nccl,
         cuda: libraries.cuda,

@@ -18,11 +18,13 @@
 
 mod names;
 mod parse;
+mod start_number;
 
 pub use names::{
     ALGORITHMS, DATATYPES, OPERATIONS, OTHER, P2P_GROUP, PROTOCOLS, RECV, SEND, position, type_size,
 };
 pub use parse::{BadRankFile, Cell, Comm, Op, RankFile};
+pub use start_number::{MOST_STARTS, START_VARIABLE, start_number};
 
 /// `RAILRANK`, read as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RAILRANK");
@@ -91,6 +93,8 @@ pub mod head {
     pub const PANICS: usize = 17;
     /// Number of times that timing was switched on.
     pub const SWITCHES: usize = 18;
+    /// Which start of the step inside the attempt the process belongs to: [`crate::start_number`]. Earlier writers left 0.
+    pub const START: usize = 19;
     /// Version of the plugin, text of at most 32 bytes.
     pub const PLUGIN: usize = 20;
 }

@@ -1,6 +1,6 @@
 use crate::{
     BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, COUNT_WORDS, COUNTS_AT, Key, Limit,
-    MAGIC, Mode, VERSION, cell, comm, count, head,
+    MAGIC, MOST_STARTS, Mode, VERSION, cell, comm, count, head,
 };
 
 /// Why a file is not used.
@@ -33,6 +33,8 @@ pub struct RankFile {
     pub pid: u64,
     /// When it created the file, milliseconds since the epoch.
     pub created_ms: u64,
+    /// Which start of the step inside the attempt it belongs to; 0 in files of earlier writers.
+    pub start: u32,
     /// Version of NCCL's profiler interface.
     pub api: u64,
     /// NCCL's release: major, minor, patch.
@@ -169,6 +171,10 @@ impl RankFile {
         let mut file = RankFile {
             pid: words.at(head::PID),
             created_ms: words.ms(head::CREATED),
+            start: u32::try_from(words.at(head::START))
+                .ok()
+                .filter(|start| *start < MOST_STARTS)
+                .unwrap_or(0),
             api: words.at(head::API),
             nccl: release(words.at(head::NCCL)),
             plugin: words.text(head::PLUGIN, 4),
@@ -366,7 +372,12 @@ mod tests {
     fn counters_of_a_process_are_read() {
         let read = RankFile::parse(&file()).unwrap();
         assert_eq!((read.pid, read.nccl, read.mode), (4711, Some([2, 28, 9]), Some(Mode::Sample)));
-        assert_eq!((read.plugin.as_str(), read.nonsense), ("0.1.0", 0));
+        assert_eq!((read.plugin.as_str(), read.nonsense, read.start), ("0.1.0", 0, 0));
+        for (word, start) in [(2, 2), (1_000_000, 0), (u64::MAX, 0)] {
+            let mut later = file();
+            put(&mut later, head::START, word);
+            assert_eq!(RankFile::parse(&later).unwrap().start, start);
+        }
         let [comm] = &read.comms[..] else { panic!("one communicator") };
         assert_eq!((comm.index, comm.hash, comm.ranks, comm.rank, comm.ops), (3, 0xabc, 8, 5, 9));
         assert_eq!((comm.name.as_str(), comm.destroyed), ("tp?0", false));

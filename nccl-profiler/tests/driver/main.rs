@@ -115,7 +115,8 @@ impl Scene<'_> {
         command.env("RAILGATE_TEST_LIBRARIES", std::env::join_paths([plugin, nccl.as_path()]).unwrap());
         command
             .env("RAILGATE_JOB_DIR", self.job_dir.unwrap_or(dir.path()))
-            .env("RAILGATE_NCCL_MODE", self.mode);
+            .env("RAILGATE_NCCL_MODE", self.mode)
+            .env("RAILGATE_START", "2");
         command.env_remove("RAILGATE_NCCL_BUDGET_PPM");
         if let Some(bytes) = self.file_size {
             let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
@@ -157,7 +158,7 @@ fn every_version_of_the_interface_counts_calls_bytes_and_times() {
         let (file, comm) = (left.file(), left.comm());
         let nccl = [release / 10_000, release / 100 % 100, release % 100];
         assert_eq!((file.api, file.nccl, file.expired, file.stray), (api, Some(nccl), 0, 0), "{file:?}");
-        assert_eq!((comm.hash, comm.ranks, comm.rank, comm.nodes), (0xabc, 4, 1, 1));
+        assert_eq!((comm.hash, comm.ranks, comm.rank, comm.nodes, file.start), (0xabc, 4, 1, 1, 2));
         assert_eq!((comm.name.as_str(), comm.ops, comm.destroyed), ("tensor parallel", 10, true));
         let [cell] = cells(file, "AllReduce")[..] else { panic!("{:?}", file.cells) };
         assert_eq!((cell.calls, cell.bytes), (10, 10 * 1024));

@@ -43,7 +43,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         let fix = Some("load NCCL's profiler plugin: it names the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
     });
-    found.what = format!("no step for {} before the end: {}", span(seconds), found.what);
+    let start = facts.restarted().map(|number| format!(" of start {number}")).unwrap_or_default();
+    found.what = format!("no step for {} before the end{start}: {}", span(seconds), found.what);
     found.since = Some(since);
     vec![found]
 }
@@ -56,10 +57,10 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     if let Some(stall) = last_stall(facts, end) {
         return Some(stall);
     }
-    let told: Vec<_> = facts.reporting().collect();
+    let told: Vec<_> = facts.reporting_last().collect();
     // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
-    let last_op = || newest_launch(facts.communicators.iter().map(|(_, one)| *one));
+    let last_op = || newest_launch(facts.communicators_last().map(|(_, one)| one));
     let since = last.or_else(last_op)?;
     let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect())
         .unwrap_or(set.assumed_step.seconds());
@@ -87,7 +88,7 @@ fn last_stall(facts: &Facts<'_>, end: UnixMillis) -> Option<(UnixMillis, f64)> {
     let seconds = float(end.saturating_sub(since)) / 1000.0;
     let stall = facts.rules.hang.stall;
     // A sample may hold the last operation and the beginning of the wait.
-    let submitted = newest_launch(facts.communicators.iter().map(|(_, one)| *one));
+    let submitted = newest_launch(facts.communicators_last().map(|(_, one)| one));
     let goes_on = submitted.is_some_and(|time| time > since.saturating_add(stall.millis()));
     (seconds >= stall.seconds() && !goes_on).then_some((since, seconds))
 }
@@ -96,7 +97,7 @@ fn last_stall(facts: &Facts<'_>, end: UnixMillis) -> Option<(UnixMillis, f64)> {
 /// ranks it is the one behind, at lower confidence, since the other may have submitted one operation too many.
 pub(super) fn behind(facts: &Facts<'_>) -> Option<Found> {
     let mut groups: BTreeMap<&str, Vec<Member<'_>>> = BTreeMap::new();
-    for (node, one) in facts.communicators.iter().filter(|(_, one)| one.size > 1) {
+    for (node, one) in facts.communicators_last().filter(|(_, one)| one.size > 1) {
         groups.entry(&one.hash).or_default().push((node, one));
     }
     let messages = with_messages(facts);
@@ -171,7 +172,7 @@ impl Lag<'_> {
             let or_later = if last.time_is_earliest { " or later" } else { "" };
             format!(" (last operation {}{or_later})", clock(last.time).get(..8).unwrap_or_default())
         });
-        let rank = facts.job_rank(node, slowest.pid);
+        let rank = facts.job_rank(node, slowest);
         let unit =
             facts.units.iter().find(|unit| unit.node == node && unit.rank.is_some() && unit.rank == rank);
         let whose = rank.map_or_else(|| format!("process {}", slowest.pid), |rank| format!("rank {rank}"));
@@ -272,6 +273,61 @@ mod tests {
         };
         // Either one of them is known and no other is known to be newer, or none is known.
         assert_eq!([later(newest - 1), later(newest)], [1, 0]);
+    }
+
+    /// A launcher started the step again inside the attempt: rank 1 of the first start hung, the second start is sound.
+    #[test]
+    fn ranks_of_an_ended_start_are_not_waited_for() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        let told = named(&nodes);
+        assert_eq!(told.len(), 1);
+        let sound = parts_with(&[Plant::Healthy]);
+        for (node, second) in nodes.iter_mut().zip(sound) {
+            let (end, later) = (node.end.unwrap(), |time: u64| time + 2_000_000);
+            node.end = second.end.map(later);
+            assert!(node.end > Some(end));
+            let comm = node.communication.as_mut().unwrap();
+            // The second start may even have the same process ids.
+            let mut again = second.communication.unwrap().communicators;
+            for one in &mut again {
+                (one.start_number, one.hash) = (1, "later".to_owned());
+                one.last.as_mut().unwrap().time += 2_000_000;
+            }
+            comm.communicators.extend(again);
+            let mut again = second.application.unwrap().ranks;
+            for rank in &mut again {
+                rank.start_number = 1;
+                rank.started = later(rank.started);
+                (rank.last_seen, rank.last_step) = (later(rank.last_seen), rank.last_step.map(later));
+            }
+            node.application.as_mut().unwrap().ranks.extend(again);
+        }
+        let analysed = |nodes: &[NodeReport]| {
+            let told = crate::analyse(nodes, nodes[0].end, Outcome::Failed, None, &crate::Rules::DEFAULT);
+            told.unwrap()
+        };
+        let both = analysed(&nodes);
+        let ended = |rule: &str| rule == "hang" || rule == "killed-rank";
+        let about: Vec<_> = both.diagnoses.iter().filter(|one| ended(&one.rule)).collect();
+        assert!(about.is_empty(), "{about:?}");
+        assert_eq!((both.starts, both.ranks), (Some(2), 8));
+        // Only the numbers tell the starts apart.
+        communicators(&mut nodes).for_each(|one| one.start_number = 0);
+        let apps = nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks);
+        apps.for_each(|rank| rank.start_number = 0);
+        assert!(analysed(&nodes).diagnoses.iter().any(|one| ended(&one.rule)));
+    }
+
+    /// The second start hangs in its turn: its rank is named, with the number.
+    #[test]
+    fn a_hang_in_a_later_start_names_the_start() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        communicators(&mut nodes).for_each(|one| one.start_number = 2);
+        let apps = nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks);
+        apps.for_each(|rank| rank.start_number = 2);
+        let found = find(&Facts::new(&nodes, nodes[0].end, Outcome::Failed, None));
+        assert!(found[0].what.contains("before the end of start 2: rank 1 stopped"), "{found:?}");
+        assert_eq!(found[0].confidence, "high");
     }
 
     #[test]

@@ -30,7 +30,7 @@ thresholds! {
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let told: Vec<_> = facts.reporting().collect();
+    let told: Vec<_> = facts.reporting_last().collect();
     // A long standstill is a case for `hang`.
     if facts.outcome == Outcome::Good || stood_still(facts).is_some() {
         return Vec::new();

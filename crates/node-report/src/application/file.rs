@@ -26,6 +26,7 @@ struct Who {
     rank: Option<u32>,
     local_rank: Option<u32>,
     world: Option<u32>,
+    start: u32,
 }
 
 /// Parses a rank's report: the Python helper's file, or lines of text.
@@ -105,6 +106,7 @@ fn rank(name: &str, file: &File<'_>) -> Option<RankApplication> {
         rank: who.rank,
         local_rank: who.local_rank,
         world: who.world,
+        start_number: bounded_start(who.start),
         model: file.json::<Model>(6144).map(bounded),
         starts: u32::try_from(file.count(29)?).ok()?,
         started: file.time(30)?,
@@ -131,6 +133,11 @@ fn rank(name: &str, file: &File<'_>) -> Option<RankApplication> {
         more_events: events.saturating_sub(KEPT_EVENTS),
         course: course(file),
     })
+}
+
+/// A number that no launcher reaches is invalid.
+pub(super) fn bounded_start(number: u32) -> u32 {
+    if number < railgate_rankfile::MOST_STARTS { number } else { 0 }
 }
 
 fn bounded(mut model: Model) -> Model {

@@ -1,6 +1,6 @@
 //! Reports as lines of text, for programs not written in Python: docs/application-reports.md.
 
-use super::file::{class_of, millis, times};
+use super::file::{bounded_start, class_of, millis, times};
 use super::{AppEvent, AppEventKind, Convention, Model, RankApplication};
 
 pub(super) const HEAD: &[u8] = b"railgate-app 1";
@@ -79,6 +79,7 @@ impl State {
                 rank.rank = whole(fields, "rank").or(rank.rank);
                 rank.local_rank = whole(fields, "local_rank").or(rank.local_rank);
                 rank.world = whole(fields, "world").or(rank.world);
+                rank.start_number = whole(fields, "start").map_or(rank.start_number, bounded_start);
                 (self.last, self.begun, self.saving, self.saved) = (None, at, None, 0.0);
                 event(rank, AppEventKind::Start);
             }
@@ -207,11 +208,12 @@ mod tests {
                     checkpoint end t=1800000010\n\
                     step n=12 tokens=100 t=1800000012\n\
                     nan t=1800000012\n\
-                    railgate-app 1 rank=2 t=1800000100\n\
+                    railgate-app 1 rank=2 start=1 t=1800000100\n\
                     step n=12 tokens=100 seconds=4 t=1800000110\n\
                     step n=13 tok";
         let rank = super::super::read("x", text.as_bytes()).unwrap();
         assert_eq!((rank.rank, rank.world, rank.starts, rank.steps), (Some(2), Some(4), 2, 4));
+        assert_eq!(rank.start_number, 1);
         assert_eq!((rank.tokens, rank.timed_tokens), (Some(400.0), Some(300.0)));
         assert_eq!((rank.first_number, rank.last_number, rank.redone), (Some(10), Some(12), 1));
         assert_eq!((rank.checkpoints, rank.checkpoint_s, rank.checkpoint_number), (1, 3.0, Some(11)));

@@ -215,6 +215,7 @@ fn process(file: &RankFile) -> NcclProcess {
     NcclProcess {
         pid: file.pid,
         start: ms(file.created_ms),
+        start_number: file.start,
         nccl: file.nccl.map(|[major, minor, patch]| format!("{major}.{minor}.{patch}")),
         api: file.api,
         plugin: file.plugin.clone(),
@@ -237,6 +238,7 @@ fn communicator(file: &RankFile, comm: &Comm) -> Communicator {
         nodes: comm.nodes,
         pid: file.pid,
         start: ms(comm.created_ms),
+        start_number: file.start,
         destroyed: comm.destroyed,
         ops: comm.ops,
         last: comm.last.map(|op| LastOp {

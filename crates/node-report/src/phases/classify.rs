@@ -3,6 +3,7 @@
 use railgate_model::UnixMillis;
 
 use super::{Phase, PhaseKind};
+use crate::tasks::{StepStart, start_at};
 
 /// Activity in percent below which a GPU does no work.
 const IDLE: f64 = 2.0;
@@ -113,6 +114,10 @@ impl<'a> Seen<'a> {
         crate::plain::float(self.cell.end.saturating_sub(self.cell.start)) / 1000.0
     }
 
+    fn phase(&self, kind: PhaseKind) -> Phase {
+        Phase { kind, start: self.cell.start, end: self.cell.end, start_number: 0 }
+    }
+
     /// The phase of a cell in which the job does not train, between two in which it does.
     fn pause(&self) -> PhaseKind {
         match self {
@@ -126,6 +131,19 @@ impl<'a> Seen<'a> {
 
 fn count(of: usize) -> f64 {
     crate::plain::float(u64::try_from(of).unwrap_or(u64::MAX))
+}
+
+/// Finds the phases of each start of the step: what is usual in one start says nothing about another one.
+pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]) -> Course {
+    let number = |cell: &Cell| start_at(starts, cell.start.midpoint(cell.end));
+    let mut all = Course::default();
+    for of_start in cells.chunk_by(|one, next| number(one) == number(next)) {
+        let course = classify(of_start, others);
+        let start_number = of_start.first().map_or(0, number);
+        all.list.extend(course.list.into_iter().map(|phase| Phase { start_number, ..phase }));
+        all.training.extend(course.training);
+    }
+    Course { list: joined(all.list), ..all }
 }
 
 /// Finds the phases in the samples of the time in which the job ran, in time order. `others`: the job has more than one
@@ -157,11 +175,7 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
         .collect();
     let whole: Vec<bool> = seen.iter().map(|one| one.level >= WHOLE * usual).collect();
     slow_down(&mut kinds, &whole);
-    let mut list: Vec<Phase> = seen
-        .iter()
-        .zip(&kinds)
-        .map(|(one, kind)| Phase { kind: *kind, start: one.cell.start, end: one.cell.end })
-        .collect();
+    let mut list: Vec<Phase> = seen.iter().zip(&kinds).map(|(one, kind)| one.phase(*kind)).collect();
     // The first and the last sample of the training hold a part of another phase; how much follows from their level.
     for (at, back) in [(first, true), (last, false)] {
         let (Some(one), Some(phase)) = (seen.get(at), list.get_mut(at)) else { continue };
@@ -221,11 +235,7 @@ fn without_training(seen: &[Seen<'_>]) -> Course {
         (false, true) => PhaseKind::StartUp,
         (false, false) => PhaseKind::Idle,
     };
-    let list = seen
-        .iter()
-        .enumerate()
-        .map(|(at, one)| Phase { kind: kind(at), start: one.cell.start, end: one.cell.end })
-        .collect();
+    let list = seen.iter().enumerate().map(|(at, one)| one.phase(kind(at))).collect();
     Course { list: joined(list), training: Vec::new() }
 }
 
@@ -270,7 +280,10 @@ fn alike(list: Vec<Phase>) -> Vec<Phase> {
     let mut out: Vec<Phase> = Vec::new();
     for phase in list {
         match out.last_mut() {
-            Some(last) if last.kind == phase.kind && phase.start <= last.end.saturating_add(GAP_MS) => {
+            Some(last)
+                if (last.kind, last.start_number) == (phase.kind, phase.start_number)
+                    && phase.start <= last.end.saturating_add(GAP_MS) =>
+            {
                 last.end = last.end.max(phase.end);
             }
             _ => out.push(phase),

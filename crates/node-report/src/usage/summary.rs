@@ -9,7 +9,8 @@ use super::{
     Calibration, Coverage, Gap, GpuField, GpuFigures, GpuUsage, HardwareFlop, HostField, HostUsage, IdleTime,
     MigSlice, PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
-use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, classify};
+use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, classify_starts};
+use crate::tasks::StepStart;
 
 /// Maximum number of gaps that are listed, the longest ones.
 const MOST_GAPS: usize = 20;
@@ -104,8 +105,15 @@ impl<T> Finest<T> {
 }
 
 /// The phases of a run, from the files of its sampler in any order, and the means of the time in which it trained.
-/// `usage` is the summary of the same files; `others`: the job has more than one GPU. `None` if no GPU was sampled.
-pub fn phases(streams: &[&[u8]], usage: &Usage, others: bool, figures: &GpuFigures) -> Option<Phases> {
+/// `usage` is the summary of the same files; `others`: the job has more than one GPU; `starts`: when its step was started, if
+/// more than once. `None` if no GPU was sampled.
+pub fn phases(
+    streams: &[&[u8]],
+    usage: &Usage,
+    others: bool,
+    starts: &[StepStart],
+    figures: &GpuFigures,
+) -> Option<Phases> {
     let mut cells = Finest::default();
     for stream in streams {
         for record in Records::new(stream) {
@@ -117,7 +125,7 @@ pub fn phases(streams: &[&[u8]], usage: &Usage, others: bool, figures: &GpuFigur
         }
     }
     let (folded, cells): (Vec<bool>, Vec<Cell>) = cells.finish().into_iter().unzip();
-    let course = classify(&cells, others);
+    let course = classify_starts(&cells, others, starts);
     if course.list.is_empty() {
         return None;
     }

@@ -5,7 +5,7 @@ mod kinds;
 mod network;
 mod why;
 
-use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line};
+use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line, PhaseTime};
 use railgate_model::Reading;
 use railgate_node_report::plain::{bytes, energy, float, plain, span, stamp};
 use railgate_text::shorten;
@@ -128,6 +128,10 @@ fn ran(report: &JobReport) -> Row {
         1 => "1 attempt".to_owned(),
         count => format!("{count} attempts"),
     };
+    let of_attempt = |attempt: &Attempt| attempt.analysis.as_ref().and_then(|analysis| analysis.starts);
+    let again = report.attempts.iter().any(|attempt| of_attempt(attempt).is_some());
+    let starts: u32 = report.attempts.iter().map(|attempt| of_attempt(attempt).unwrap_or(1)).sum();
+    let attempts = if again { format!("{attempts} with {starts} starts") } else { attempts };
     let hours = if hours > 0.0 { format!(", {} GPU-h", short(hours)) } else { String::new() };
     let queued = queued(report).map(|wait| format!(", queued {}", span(wait))).unwrap_or_default();
     let when = Span::Private(format!("{times}, "));
@@ -269,10 +273,17 @@ fn step(seconds: f64) -> String {
 /// How long the job did what; `None` if it is not known, or the job did only one thing.
 fn phases(of: &str, analysis: &Analysis) -> Option<String> {
     let all: f64 = analysis.phases.iter().map(|one| one.seconds).sum();
-    let shown = analysis.phases.iter().filter(|one| one.seconds >= 0.5);
-    let parts: Vec<String> =
-        shown.map(|one| format!("{} {}", one.kind.title(), whole_seconds(one.seconds))).collect();
-    (parts.len() > 1).then(|| format!("{of}{}; in all {}", parts.join(", "), whole_seconds(all)))
+    let shown: Vec<_> = analysis.phases.iter().filter(|one| one.seconds >= 0.5).collect();
+    let starts = shown.chunk_by(|one, next| one.start_number == next.start_number);
+    let starts: Vec<String> = starts
+        .map(|phases| {
+            let part = |one: &&PhaseTime| format!("{} {}", one.kind.title(), whole_seconds(one.seconds));
+            let parts = phases.iter().map(part).collect::<Vec<_>>().join(", ");
+            let number = phases.first().map_or(0, |one| one.start_number);
+            analysis.starts.map_or_else(|| parts.clone(), |_| format!("start {number}: {parts}"))
+        })
+        .collect();
+    (shown.len() > 1).then(|| format!("{of}{}; in all {}", starts.join("; "), whole_seconds(all)))
 }
 
 /// Samples resolve no fraction of a second.

@@ -137,3 +137,41 @@ fn the_list_is_bounded_and_covers_the_same_time() {
     assert_eq!(list.last().map(|phase| phase.end), Some(1600 * STEP));
     assert!(list.windows(2).all(|two| two[0].end <= two[1].start), "{list:?}");
 }
+
+/// Two starts of one attempt: each has its own start-up and its own usual level.
+#[test]
+fn each_start_has_its_own_phases() {
+    let run = alike(&[
+        (quiet(), 2),
+        (trains(), 4),
+        (waits(), 3),
+        (quiet(), 1),
+        (quiet(), 3),
+        (partly(0.3), 4),
+        (quiet(), 1),
+    ]);
+    let starts = [(0, 0), (1, 10 * STEP)].map(|(start_number, first)| StepStart { start_number, first });
+    let said = |starts: &[StepStart]| -> Vec<(u32, PhaseKind, f64)> {
+        let list = classify_starts(&run, true, starts).list;
+        list.iter().map(|phase| (phase.start_number, phase.kind, phase.seconds())).collect()
+    };
+    let expected = [
+        (0, StartUp, 10.0),
+        (0, Steady, 20.0),
+        (0, Stalled, 15.0),
+        (0, Tail, 5.0),
+        (1, StartUp, 15.0),
+        (1, Steady, 20.0),
+        (1, Tail, 5.0),
+    ];
+    assert_eq!(said(&starts), expected);
+    assert_eq!(classify_starts(&run, true, &starts).training.len(), 8);
+    let one = classify(&run, true);
+    assert_eq!(classify_starts(&run, true, &[]), one);
+    assert_ne!(said(&[]).len(), expected.len());
+    // Many short starts make no long list.
+    let many: Vec<StepStart> =
+        (0..200).map(|start| StepStart { start_number: start, first: u64::from(start) * STEP }).collect();
+    let crowd = alike(&[(trains(), 200)]);
+    assert!(classify_starts(&crowd, true, &many).list.len() <= MOST);
+}

@@ -29,7 +29,8 @@ fn figures_of_a_job_with_phases_are_of_its_training() {
     let start = usage.coverage.start;
     let end = |seconds: u64| start + 1000 * seconds;
     let list = [(PhaseKind::StartUp, 0, 28), (PhaseKind::Steady, 28, 45), (PhaseKind::Tail, 45, 49)];
-    let list = list.map(|(kind, from, to)| Phase { kind, start: end(from), end: end(to) }).to_vec();
+    let list =
+        list.map(|(kind, from, to)| Phase { kind, start: end(from), end: end(to), start_number: 0 }).to_vec();
     let reading = |mean: f64| railgate_model::Reading::Known(mean);
     let host = TrainingHost {
         cpu_cores: reading(4.0),
@@ -44,11 +45,23 @@ fn figures_of_a_job_with_phases_are_of_its_training() {
     };
     let gpus = usage.gpus.iter().map(gpu).collect();
     usage.phases = Some(Phases { list, training: Some(Training { seconds: 15.0, gpus, host }) });
+    let mut again = node.clone();
     let said = text(&merged(vec![node], vec![], None), false);
+    // The launcher started the step again after 45 s.
+    for phase in again.usage.as_mut().unwrap().phases.iter_mut().flat_map(|phases| &mut phases.list).skip(2) {
+        phase.start_number = 1;
+    }
+    let first = railgate_node_report::StepStart { start_number: 1, first: end(45) };
+    again.tasks = Some(railgate_node_report::Tasks { starts: vec![first], ..Default::default() });
+    let twice = text(&merged(vec![again], vec![], None), false);
+    let phases =
+        "\nPHASES   start 0: start-up 28 s, training 17 s; start 1: after the last work 4 s; in all 49 s\n";
+    assert!(twice.contains(phases) && twice.contains(" 1 attempt with 2 starts, ran "), "{twice}");
     assert!(
         said.contains("\nPHASES   start-up 28 s, training 17 s, after the last work 4 s; in all 49 s\n"),
         "{said}"
     );
+    assert!(!said.contains(" starts") && !said.contains("start 0"), "a single start has no number: {said}");
     assert!(said.contains("\nHW       24.3 % HFU while training ("), "{said}");
     assert!(said.contains("; 40.2 % of all time), GPU"), "{said}");
     assert!(said.contains("[of the training, confidence "), "{said}");
