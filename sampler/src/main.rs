@@ -7,6 +7,7 @@
 
 mod clock;
 mod counters;
+mod ends;
 mod fields;
 mod file;
 mod gpus;
@@ -29,6 +30,7 @@ use railgate_runner::guarded;
 
 use clock::Clock;
 use counters::Counters;
+use ends::Ends;
 use live::Live;
 use outputs::Outputs;
 use probes::Probes;
@@ -84,11 +86,14 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut live = Live::new(mine);
     let mut work = Work::new();
     let mut outputs = Outputs::new(mine);
+    let mut ends = Ends::new();
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
-        let wait = probes.due().min(counters.due()).min(outputs.due()).min(TICK);
-        if mine.wait(wait, counters.as_fd()) == Asked::End {
+        let wait = probes.due().min(counters.due()).min(outputs.due()).min(ends.due()).min(TICK);
+        if mine.wait(wait, counters.as_fd().into_iter().chain(ends.fds())) == Asked::End {
+            ends.finish(mine);
+            probes.tell(mine, &ends);
             counters.end(mine.job, mine.yielded());
             xids.hear(mine, &mut counters);
             return "the epilog asked it to end";
@@ -98,7 +103,16 @@ fn stay(mine: &mut Mine) -> &'static str {
         }
         counters.step(mine.job, mine.yielded());
         probes.probe_if_due(mine);
-        outputs.step(mine);
+        let mut news = ends.step(mine);
+        if let Some(found) = outputs.step(mine, || ends.programs()) {
+            news.changed |= ends.add(mine.job, found);
+        }
+        if news.ended {
+            outputs.soon();
+        }
+        if news.changed {
+            probes.tell(mine, &ends);
+        }
         live.say_if_due(mine);
         counters.told(mine, &mut work);
         xids.hear(mine, &mut counters);

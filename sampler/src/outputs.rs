@@ -2,8 +2,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use railgate_child::{Task, become_user};
-use railgate_model::JobOutputs;
-use railgate_probe::{MOST_OUTPUTS, job_outputs};
+use railgate_model::{JobOutputs, RankProcess};
+use railgate_probe::{MOST_OUTPUTS, ProcessId, job_outputs};
 use railgate_runner::SAMPLER_OUTPUTS;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Interval until the first file is found: a script may end within a second, and what it wrote then explains why.
 const SEARCH: Duration = Duration::from_millis(500);
+/// Interval until the first process of a rank is found, and after one has ended: a launcher may start the next.
+const AWAITED: Duration = Duration::from_secs(2);
 /// How long it is searched so often.
 const EARLY: Duration = Duration::from_secs(20);
 /// Interval in the first minutes, when steps start.
@@ -24,13 +26,18 @@ const STARTING: Duration = Duration::from_secs(180);
 /// Interval after that.
 const LATER: Duration = Duration::from_secs(60);
 
-/// Where the job's processes write. Probed by a thread that the sampler does not wait for.
+/// Files and processes of the job.
+type Found = (JobOutputs, Vec<RankProcess>);
+
+/// Where the job's processes write, and which of them run its ranks. Probed by a thread that the sampler does not wait for.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    wanted: bool,
+    /// The files are recorded.
+    logs: bool,
+    has_ranks: bool,
     begun: Instant,
     next: Instant,
-    asked: Option<JoinHandle<Result<JobOutputs, String>>>,
+    asked: Option<JoinHandle<Result<Found, String>>>,
     known: JobOutputs,
 }
 
@@ -39,30 +46,48 @@ struct Order {
     job: u32,
     uid: u32,
     gid: u32,
+    programs: Vec<ProcessId>,
 }
 
 impl Outputs {
     pub(crate) fn new(mine: &Mine) -> Self {
         let now = Instant::now();
         // The epilog reads no log of root's jobs: no user could be become for it.
-        let wanted = mine.config.report.log && mine.report.job.uid != 0;
-        Outputs { wanted, begun: now, next: now, asked: None, known: JobOutputs::default() }
+        let logs = mine.config.report.log && mine.report.job.uid != 0;
+        Outputs { logs, has_ranks: false, begun: now, next: now, asked: None, known: JobOutputs::default() }
     }
 
     /// Time until [`Outputs::step`] has something to do.
     pub(crate) fn due(&self) -> Duration {
-        match (self.wanted, &self.asked) {
-            (false, _) => Duration::MAX,
-            (true, Some(_)) => SEARCH,
-            (true, None) => self.next.saturating_duration_since(Instant::now()),
+        match &self.asked {
+            Some(_) => SEARCH,
+            None => self.next.saturating_duration_since(Instant::now()),
         }
     }
 
-    /// Takes the result of a probe, and starts the next one if it is due.
-    pub(crate) fn step(&mut self, mine: &Mine) {
+    /// A process of a rank has ended: the next probe comes soon. How often processes end is the user's choice, so the interval
+    /// is not shorter than in the first seconds.
+    pub(crate) fn soon(&mut self) {
+        self.next = self.next.min(Instant::now() + AWAITED);
+    }
+
+    /// Takes the result of a probe, and starts the next one if it is due. Returns the processes of ranks that it found.
+    /// `programs`: those of them that are known to use a GPU.
+    pub(crate) fn step(
+        &mut self,
+        mine: &Mine,
+        programs: impl FnOnce() -> Vec<ProcessId>,
+    ) -> Option<Vec<RankProcess>> {
+        let mut ranks = None;
         if self.asked.as_ref().is_some_and(JoinHandle::is_finished) {
             match self.asked.take().map(JoinHandle::join) {
-                Some(Ok(Ok(found))) => self.add(mine, found),
+                Some(Ok(Ok((found, processes)))) => {
+                    self.has_ranks |= !processes.is_empty();
+                    ranks = Some(processes);
+                    if self.logs {
+                        self.add(mine, found);
+                    }
+                }
                 Some(Ok(Err(why))) => {
                     tracing::info!(job = mine.job, "sampler: the job's output files: {why}")
                 }
@@ -70,13 +95,15 @@ impl Outputs {
             }
         }
         let now = Instant::now();
-        if !self.wanted || self.asked.is_some() || now < self.next {
-            return;
+        if self.asked.is_some() || now < self.next {
+            return ranks;
         }
-        self.next = now + interval(now.duration_since(self.begun), !self.known.files.is_empty());
+        let has_files = !self.logs || !self.known.files.is_empty();
+        self.next = now + interval(now.duration_since(self.begun), has_files, self.has_ranks);
         let job = &mine.report.job;
-        let order = Order { job: mine.job, uid: job.uid, gid: job.gid };
+        let order = Order { job: mine.job, uid: job.uid, gid: job.gid, programs: programs() };
         self.asked = std::thread::Builder::new().stack_size(256 << 10).spawn(move || ask(&order)).ok();
+        ranks
     }
 
     fn add(&mut self, mine: &Mine, found: JobOutputs) {
@@ -91,15 +118,16 @@ impl Outputs {
     }
 }
 
-fn interval(age: Duration, found: bool) -> Duration {
-    match (age, found) {
-        (age, false) if age < EARLY => SEARCH,
-        (age, _) if age < STARTING => OFTEN,
+fn interval(age: Duration, has_files: bool, has_ranks: bool) -> Duration {
+    match (age, has_files, has_ranks) {
+        (age, false, _) if age < EARLY => SEARCH,
+        (age, _, false) if age < EARLY => AWAITED,
+        (age, ..) if age < STARTING => OFTEN,
         _ => LATER,
     }
 }
 
-fn ask(order: &Order) -> Result<JobOutputs, String> {
+fn ask(order: &Order) -> Result<Found, String> {
     let order = serde_json::to_vec(order).map_err(|why| why.to_string())?;
     let found = railgate_child::ask(LOOK, &order, DEADLINE)?;
     serde_json::from_slice(&found).map_err(|why| why.to_string())
@@ -108,8 +136,10 @@ fn ask(order: &Order) -> Result<JobOutputs, String> {
 /// Runs as the job's user, as all probes of its processes.
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     let order: Order = serde_json::from_slice(input).map_err(|why| why.to_string())?;
-    become_user(order.uid, order.gid, &[]).map_err(|why| why.to_string())?;
-    let found = job_outputs(PROC.as_ref(), order.job, order.uid)?;
+    if order.uid != 0 {
+        become_user(order.uid, order.gid, &[]).map_err(|why| why.to_string())?;
+    }
+    let found = job_outputs(PROC.as_ref(), order.job, order.uid, &order.programs)?;
     serde_json::to_vec(&found).map_err(|why| why.to_string())
 }
 
@@ -119,8 +149,9 @@ mod tests {
 
     #[test]
     fn a_job_that_has_not_begun_is_probed_often_and_a_long_one_rarely() {
-        let at = |seconds, found| interval(Duration::from_secs(seconds), found);
-        assert_eq!((at(0, false), at(19, false), at(0, true)), (SEARCH, SEARCH, OFTEN));
-        assert_eq!((at(60, false), at(60, true), at(3600, true)), (OFTEN, OFTEN, LATER));
+        let at = |seconds, files, ranks| interval(Duration::from_secs(seconds), files, ranks);
+        assert_eq!([at(0, false, false), at(19, false, true), at(0, true, false)], [SEARCH, SEARCH, AWAITED]);
+        assert_eq!([at(0, true, true), at(60, false, false), at(60, true, true)], [OFTEN; 3]);
+        assert_eq!(at(3600, true, true), LATER);
     }
 }

@@ -6,6 +6,7 @@ use railgate_node_report::{JOB_NAME, StatsConfig, Tasks};
 use railgate_probe::{JobProbe, job_processes};
 use railgate_runner::{SAMPLER_TASKS, now};
 
+use crate::ends::Ends;
 use crate::run::{Mine, PROC};
 
 const LOOK: &str = "job-processes";
@@ -43,6 +44,17 @@ impl Probes {
             Ok(found) => self.tasks.add(now(), found),
             Err(why) => self.tasks.failed(why),
         }
+        self.write(mine);
+    }
+
+    /// Records the processes of the ranks and their ends.
+    pub(crate) fn tell(&mut self, mine: &Mine, ends: &Ends) {
+        let (ranks, unwatched) = ends.ranks();
+        (self.tasks.ranks, self.tasks.unwatched) = (ranks.to_vec(), unwatched);
+        self.write(mine);
+    }
+
+    fn write(&self, mine: &Mine) {
         if let Err(why) = mine.dir.write_json(SAMPLER_TASKS, &self.tasks) {
             tracing::info!(job = mine.job, "sampler: {SAMPLER_TASKS}: {why}");
         }

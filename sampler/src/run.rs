@@ -119,8 +119,12 @@ impl Mine {
         Mine { job: 7, dir, report, config, figures, places, listener, yields: None, yielding, next_round }
     }
 
-    /// Waits for a request, no longer than `time`, or until `other` is readable.
-    pub(crate) fn wait(&mut self, time: Duration, other: Option<BorrowedFd<'_>>) -> Asked {
+    /// Waits for a request, no longer than `time`, or until one of `others` is readable.
+    pub(crate) fn wait<'f>(
+        &mut self,
+        time: Duration,
+        others: impl IntoIterator<Item = BorrowedFd<'f>>,
+    ) -> Asked {
         let pause = self.next_round.saturating_duration_since(Instant::now());
         let hears = pause.is_zero();
         let time = if hears { time } else { time.min(pause) };
@@ -131,7 +135,7 @@ impl Mine {
             fds.extend(self.yields.iter().map(|yields| fd(yields.as_fd())));
             fds.extend(self.yielding.iter().map(|stream| fd(stream.as_fd())));
         }
-        fds.extend(other.map(fd));
+        fds.extend(others.into_iter().map(|other| PollFd::new(other, PollFlags::POLLIN)));
         if !matches!(poll(&mut fds, timeout), Ok(1..)) {
             return Asked::Nothing;
         }

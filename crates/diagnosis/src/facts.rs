@@ -7,6 +7,7 @@ use railgate_node_report::usage::{GpuUsage, Spread};
 use railgate_node_report::{NodeReport, Usage};
 
 use super::Rules;
+use super::ends::{RankEnd, rank_ends};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub(crate) struct Facts<'a> {
     last_start: u32,
     /// What ranks reported in earlier starts, where the same rank reports in a later one.
     pub(super) earlier: Vec<&'a RankApplication>,
+    /// Ranks of the newest start, and when their processes ended.
+    pub(super) ends: Vec<RankEnd<'a>>,
     /// Each communicator rank with its node.
     pub(super) communicators: Vec<(&'a str, &'a Communicator)>,
 }
@@ -170,6 +173,7 @@ impl<'a> Facts<'a> {
             in_training: false,
             world,
             last_start,
+            ends: rank_ends(nodes, last_start),
             earlier,
             communicators,
             job_ranks,
@@ -255,6 +259,12 @@ impl<'a> Facts<'a> {
     /// Rank of this process in the job; a communicator numbers its ranks independently.
     pub(super) fn job_rank(&self, node: &str, one: &Communicator) -> Option<u32> {
         self.job_ranks.get(&(node, one.start_number, one.pid)).copied()
+    }
+
+    /// Display name of a rank on a node, with its GPU if that is known.
+    pub(super) fn name_of(&self, node: &str, rank: u32) -> String {
+        let unit = self.units.iter().find(|unit| unit.node == node && unit.rank == Some(rank));
+        unit.map_or_else(|| format!("{node} rank {rank}"), Unit::name)
     }
 
     /// Share of all time in which steps ran, 0 to 1; `None` if the rank of any GPU does not report.

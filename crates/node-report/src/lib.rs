@@ -18,6 +18,7 @@ pub mod phases;
 pub mod plain;
 mod slurm_end;
 mod slurm_view;
+mod task_ranks;
 mod tasks;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -39,6 +40,7 @@ pub use node_report::{
 };
 pub use slurm_end::SlurmEnd;
 pub use slurm_view::{DownNode, SlurmView};
+pub use task_ranks::{TaskRank, add_ranks};
 pub use tasks::{JOB_NAME, StepStart, TaskGroup, Tasks, start_at};
 pub use transport::{Over, Sure, Transport, transport};
 pub use usage::Usage;

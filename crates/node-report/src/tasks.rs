@@ -4,6 +4,8 @@ use railgate_model::{JobProcess, JobProcesses, Reading, UnixMillis};
 use railgate_rankfile::{START_VARIABLE, start_number};
 use serde::{Deserialize, Serialize};
 
+use crate::task_ranks::TaskRank;
+
 /// Variable that the sampler reads from processes besides those of NCCL.
 pub const JOB_NAME: &str = "SLURM_JOB_NAME";
 
@@ -35,6 +37,12 @@ pub struct Tasks {
     /// Starts of the step that were seen inside this attempt, in order of their numbers; empty if a launcher counted none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<StepStart>,
+    /// Processes of the job's ranks, with their ends; empty if none was seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<TaskRank>,
+    /// Processes of ranks whose end cannot be known: more than the sampler watches, or a kernel without process descriptors.
+    #[serde(skip_serializing_if = "crate::plain::is_zero")]
+    pub unwatched: u32,
     /// `SLURM_JOB_NAME` of the batch script, else of the first process that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

@@ -101,7 +101,7 @@ fn about(proc: &Path, pid: u32) -> About {
 }
 
 /// Fields of `/proc/PID/stat`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) name: String,
     state: char,
@@ -109,12 +109,19 @@ pub(crate) struct Stat {
     flags: u64,
     /// When it began, clock ticks after the boot; `None` if the text ends before it.
     pub(crate) started: Option<u64>,
+    /// Wait status; 0 for a process that runs, and for a reader who may not see it.
+    exit_code: Option<i32>,
 }
 
 impl Stat {
     /// Whether a signal stopped it. Slurm suspends jobs in this way.
     pub(crate) fn stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
+    }
+
+    /// Wait status of a process that has ended and that its parent does not know of yet.
+    pub(crate) fn zombie_status(&self) -> Option<i32> {
+        self.exit_code.filter(|_| self.state == 'Z')
     }
 
     pub(crate) fn exiting(&self) -> bool {
@@ -134,7 +141,7 @@ pub(crate) fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
     parse_stat(&text).map(Some).ok_or_else(|| format!("{}: not understood", path.display()))
 }
 
-/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, where the beginning is field 22. The name may contain spaces
+/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, where the beginning is field 22 and the wait status field 52. The name may contain spaces
 /// and parentheses.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (head, tail) = text.rsplit_once(')')?;
@@ -144,7 +151,9 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     let flags = fields.nth(4)?.parse().ok()?;
     let started = fields.nth(12).and_then(|ticks| ticks.parse().ok());
-    Some(Stat { name: railgate_text::printable(name).into_owned(), state, parent, flags, started })
+    let exit_code = fields.nth(29).and_then(|status| status.parse().ok());
+    let name = railgate_text::printable(name).into_owned();
+    Some(Stat { name, state, parent, flags, started, exit_code })
 }
 
 /// Reads the real user id. The owner of the directory is not used: it is root for a process that is not dumpable.
@@ -218,8 +227,8 @@ mod tests {
     #[test]
     fn parentheses_in_a_process_name_do_not_shift_the_fields() {
         let stat = parse_stat("42 (a) R (b) S 7 42 42 0 -1 4194560 1 2").unwrap();
-        let (name, started) = ("a) R (b".to_owned(), None);
-        assert_eq!(stat, Stat { name, state: 'S', parent: 7, flags: 4_194_560, started });
+        let (name, started, exit_code) = ("a) R (b".to_owned(), None, None);
+        assert_eq!(stat, Stat { name, state: 'S', parent: 7, flags: 4_194_560, started, exit_code });
         assert!(!stat.exiting());
         assert!(parse_stat("42 (a) D 7 42 42 0 -1 4194308 1").unwrap().exiting());
         assert!(parse_stat("42 (a) Z 7 42 42 0 -1 0 1").unwrap().exiting());

@@ -1,5 +1,5 @@
 //! Probes where a job's processes write: the regular files behind their standard output and error, and those that srun
-//! writes for its tasks.
+//! writes for its tasks. Also which of them run its ranks.
 //!
 //! Runs as the job's user, as [`crate::job_processes()`] does. Paths are recorded, no file is opened.
 
@@ -10,10 +10,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use railgate_model::{JobOutput, JobOutputs};
+use railgate_model::{JobOutput, JobOutputs, RankProcess};
 
 use crate::gpu_processes::read_stat;
-use crate::job_processes::Steps;
+use crate::job_processes::{BootClock, Steps, uses_gpu};
+use crate::process_end::ProcessId;
+use crate::rank_processes::{Seen, select};
 
 /// Most files of a node: two for each rank of the largest nodes, and the batch script's.
 pub const MOST_OUTPUTS: usize = 64;
@@ -29,30 +31,43 @@ const MOST_DESCRIPTORS: u32 = 64;
 /// torchrun it numbers launchers, not ranks.
 const LAUNCHERS: [&[u8]; 3] = [b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"];
 const SLURM: &[u8] = b"SLURM_PROCID";
+/// Variable with the number of the start of the step inside the attempt.
+const START: &[u8] = b"RAILGATE_START";
+const MOST_START: usize = 32;
 
 /// Steps that are no ranks.
 const NO_RANKS: [&str; 3] = ["batch", "extern", "interactive"];
 
 /// The rank of a process, as its environment states it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Rank {
     launched: Option<u32>,
     slurm: Option<u32>,
+    start: Option<String>,
 }
 
 /// A process and its files: device and inode.
 struct Found {
+    pid: u32,
+    parent: u32,
+    ticks: Option<u64>,
+    step: String,
     rank: Rank,
     task: Option<u32>,
     files: Vec<(u64, u64)>,
 }
 
-/// Probes the outputs of a job's processes. `proc` is the root of the proc tree; processes of users other than `uid` are
-/// not read.
+/// Probes the outputs of a job's processes, and those that run its ranks. `proc` is the root of the proc tree; processes of
+/// users other than `uid` are not read. Of the processes in `programs` it is known that they use a GPU.
 ///
 /// # Errors
 /// Returns an error if the proc tree cannot be listed.
-pub fn job_outputs(proc: &Path, job: u32, uid: u32) -> Result<JobOutputs, String> {
+pub fn job_outputs(
+    proc: &Path,
+    job: u32,
+    uid: u32,
+    programs: &[ProcessId],
+) -> Result<(JobOutputs, Vec<RankProcess>), String> {
     let mut pids: Vec<u32> = fs::read_dir(proc)
         .map_err(|why| format!("{}: {why}", proc.display()))?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -84,10 +99,13 @@ pub fn job_outputs(proc: &Path, job: u32, uid: u32) -> Result<JobOutputs, String
         let of_srun = if stat.name == "srun" { 3..MOST_DESCRIPTORS } else { 3..3 };
         let of_srun = of_srun.map(fd).filter(|fd| is_written(fd));
         let files = [1, 2].map(fd).into_iter().chain(of_srun).filter_map(|fd| output(&fd, uid));
-        found.push(Found { rank, task: rank.slurm, files: add_files(&mut all, files) });
+        let (parent, ticks, task) = (stat.parent, stat.started, rank.slurm);
+        let files = add_files(&mut all, files);
+        found.push(Found { pid, parent, ticks, step, rank, task, files });
     }
     ranks(&mut all, &found);
-    Ok(all)
+    let processes = select(with_rank(found), programs, |pid| uses_gpu(&proc.join(pid.to_string())));
+    Ok((all, processes))
 }
 
 /// Adds files that are not known yet, and returns device and inode of all.
@@ -145,17 +163,40 @@ fn rank(environ: &Path) -> Rank {
         let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))?;
         std::str::from_utf8(value).ok()?.parse().ok()
     };
-    Rank { launched: LAUNCHERS.into_iter().find_map(value), slurm: value(SLURM) }
+    let start =
+        bytes.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(START)?.strip_prefix(b"="));
+    Rank {
+        launched: LAUNCHERS.into_iter().find_map(value),
+        slurm: value(SLURM),
+        start: start.map(|start| railgate_text::ascii_bytes(start, MOST_START)),
+    }
+}
+
+/// The rank that counts: below a launcher its own, and Slurm's only where a process has no other.
+fn counting(found: &[Found]) -> impl Fn(&Rank) -> Option<u32> + use<> {
+    let is_launched = found.iter().any(|process| process.rank.launched.is_some());
+    move |rank| if is_launched { rank.launched } else { rank.slurm }
+}
+
+fn with_rank(found: Vec<Found>) -> Vec<Seen> {
+    let (of, clock) = (counting(&found), BootClock::read());
+    let one = |process: Found| {
+        let (rank, ticks) = (of(&process.rank)?, process.ticks?);
+        let Found { pid, parent, step, .. } = process;
+        let began = clock.time(ticks);
+        let process = RankProcess { rank, step, start: process.rank.start, pid, ticks, began, gpu: false };
+        Some(Seen { parent, process })
+    };
+    found.into_iter().filter_map(one).collect()
 }
 
 /// Assigns files to ranks.
 fn ranks(all: &mut JobOutputs, found: &[Found]) {
-    let is_launched = found.iter().any(|process| process.rank.launched.is_some());
-    let of = |rank: Rank| if is_launched { rank.launched } else { rank.slurm };
+    let of = counting(found);
     // A launcher has no rank, and may have the file of its only rank open, too.
     let mut owners: BTreeMap<(u64, u64), Vec<[Option<u32>; 2]>> = BTreeMap::new();
     for process in found {
-        let rank = of(process.rank);
+        let rank = of(&process.rank);
         all.ranks.extend(rank.filter(|_| all.ranks.len() < MOST_RANKS * 8));
         for file in &process.files {
             let owners = owners.entry(*file).or_default();
@@ -213,7 +254,7 @@ mod tests {
 
         fn outputs(&self) -> Vec<(String, Option<u32>)> {
             let uid = nix::unistd::getuid().as_raw();
-            let all = job_outputs(&self.0.path().join("proc"), 7, uid).unwrap();
+            let (all, _) = job_outputs(&self.0.path().join("proc"), 7, uid, &[]).unwrap();
             let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
             all.files.iter().map(|file| (name(&file.path), file.rank)).collect()
         }
@@ -233,14 +274,15 @@ mod tests {
             [of("slurm-7.out", None), of("4.out", Some(4)), of("4.err", Some(4)), of("5.out", Some(5))];
         assert_eq!(node.outputs(), found);
         let uid = nix::unistd::getuid().as_raw();
-        let all = job_outputs(&node.0.path().join("proc"), 7, uid).unwrap();
+        let of_job = |job, uid| job_outputs(&node.0.path().join("proc"), job, uid, &[]).unwrap().0;
+        let all = of_job(7, uid);
         assert_eq!(
             all.files.iter().map(|file| file.task).collect::<Vec<_>>(),
             [None, Some(4), Some(4), Some(5)]
         );
         assert_eq!((all.ranks.as_slice(), all.files[0].size), (&[4, 5][..], 4));
-        assert_eq!(job_outputs(&node.0.path().join("proc"), 8, uid).unwrap(), JobOutputs::default());
-        assert_eq!(job_outputs(&node.0.path().join("proc"), 7, uid + 1).unwrap(), JobOutputs::default());
+        assert_eq!(of_job(8, uid), JobOutputs::default());
+        assert_eq!(of_job(7, uid + 1), JobOutputs::default());
     }
 
     #[test]
@@ -251,6 +293,29 @@ mod tests {
         node.process(32, "0", b"SLURM_PROCID=1\0RANK=9\0", ["node1.out", "9.err"]);
         let of = |name: &str, rank| (name.to_owned(), rank);
         assert_eq!(node.outputs(), [of("node1.out", None), of("8.err", Some(8)), of("9.err", Some(9))]);
+    }
+
+    #[test]
+    fn processes_of_ranks_are_found_with_their_start() {
+        let node = Node(tempfile::tempdir().unwrap());
+        let stat = |dir: &Path, pid: u32, parent: u32| {
+            let rest = "1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0";
+            fs::write(dir.join("stat"), format!("{pid} (python) S {parent} {rest} {pid}00 0 0")).unwrap();
+        };
+        let none = ["/dev/null", "/dev/null"];
+        let agent = node.process(30, "0", b"SLURM_PROCID=1\0RAILGATE_START=1\0", none);
+        stat(&agent, 30, 1);
+        let rank = node.process(31, "0", b"SLURM_PROCID=1\0RANK=8\0RAILGATE_START=1\0", none);
+        stat(&rank, 31, 30);
+        fs::write(rank.join("maps"), "1-2 r-xp 0 08:01 1 /usr/lib/libcuda.so.1\n").unwrap();
+        let worker = node.process(32, "0", b"RANK=8\0RAILGATE_START=1\0", none);
+        stat(&worker, 32, 31);
+        let uid = nix::unistd::getuid().as_raw();
+        let (_, found) = job_outputs(&node.0.path().join("proc"), 7, uid, &[]).unwrap();
+        let [one] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((one.rank, one.pid, one.ticks, one.gpu), (8, 31, 3100, true));
+        assert_eq!((one.step.as_str(), one.start.as_deref()), ("0", Some("1")));
+        assert!(one.began.is_some());
     }
 
     #[test]

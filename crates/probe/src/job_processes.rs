@@ -90,13 +90,13 @@ pub fn job_processes(proc: &Path, look: &JobProbe) -> Result<JobProcesses, Strin
 }
 
 /// Converts clock ticks after the boot, in which the kernel gives the beginning of a process, to Unix time.
-struct BootClock {
+pub(crate) struct BootClock {
     boot: Option<Duration>,
     ticks_per_s: Option<u64>,
 }
 
 impl BootClock {
-    fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let up = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok().map(Duration::from);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
         let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
@@ -106,7 +106,7 @@ impl BootClock {
         }
     }
 
-    fn time(&self, ticks: u64) -> Option<UnixMillis> {
+    pub(crate) fn time(&self, ticks: u64) -> Option<UnixMillis> {
         let since = ticks.checked_mul(1000)? / self.ticks_per_s?;
         u64::try_from(self.boot?.as_millis()).ok()?.checked_add(since)
     }
@@ -189,6 +189,11 @@ struct Libraries {
     nccl: bool,
     cuda: bool,
     net_plugin: Option<String>,
+}
+
+/// Whether a process has NCCL or CUDA mapped; `false` if that cannot be read.
+pub(crate) fn uses_gpu(dir: &Path) -> bool {
+    libraries(&dir.join("maps")).is_ok_and(|found| found.nccl || found.cuda)
 }
 
 fn libraries(path: &Path) -> io::Result<Libraries> {
@@ -489,6 +494,15 @@ mod tests {
         assert_eq!(process.rdma, Reading::Known(false));
         let files: Vec<(&str, &str)> = process.files.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(files, [("NCCL_B", "mine"), ("NCCL_C", "3")]);
+    }
+
+    #[test]
+    fn the_beginning_of_a_process_is_a_time_of_the_calendar() {
+        let stat = read_stat("/proc".as_ref(), std::process::id()).unwrap().unwrap();
+        let began = BootClock::read().time(stat.started.unwrap()).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let ago = i128::from(u64::try_from(now).unwrap()) - i128::from(began);
+        assert!((-1000..3_600_000).contains(&ago), "{ago} ms");
     }
 
     #[test]

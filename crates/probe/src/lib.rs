@@ -16,7 +16,9 @@ mod kernel_origin;
 mod live;
 mod nvml;
 mod optics;
+mod process_end;
 mod rail_counters;
+mod rank_processes;
 mod rdma_self_test;
 pub mod readers;
 mod source;
@@ -35,6 +37,7 @@ pub use job_outputs::{MOST_OUTPUTS, job_outputs};
 pub use job_processes::{JobProbe, job_is_here, job_is_stopped, job_processes};
 pub use live::{Request, follow_up, live};
 pub use optics::module_of_dump;
+pub use process_end::{EndedProcess, ExitTold, Hold, ProcessId, ProcessWatch};
 pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
 pub use source::SourceConfig;
 pub use xid_watch::XidWatch;
@@ -44,5 +47,11 @@ pub use xid_watch::XidWatch;
 /// `tasks` are the program's own; the tasks of this crate are always included. A program without this crate calls
 /// [`railgate_child::dispatch`].
 pub fn dispatch(tasks: &[Task]) -> Option<ExitCode> {
-    railgate_child::dispatch(&[live::TASKS, extras::TASKS, &job_processes::TASKS, tasks])
+    railgate_child::dispatch(&[
+        live::TASKS,
+        extras::TASKS,
+        &job_processes::TASKS,
+        &[process_end::TASK],
+        tasks,
+    ])
 }

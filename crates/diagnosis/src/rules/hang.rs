@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_model::UnixMillis;
+use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::comm::{Communicator, LastOp, newest_launch};
 use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
 
-use crate::facts::{Facts, Outcome, Unit, median};
+use crate::facts::{Facts, Outcome, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -13,13 +13,15 @@ pub(crate) const RULE: Rule = Rule {
     about: "no rank made progress for a long time before the job ended",
     class: Class::Unknown,
     evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank submitted to NCCL.
+The sampler watches the process of each rank and takes its exit code or signal from the kernel: a rank whose process ended while at least
+as many others ran on, without progress, is the rank that they waited for. Otherwise
 NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
 waited for. Samples of the GPUs show it earlier: until the end kernels run without a pause on few SMs, with no tensor activity and
 almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. Only jobs that did not succeed are judged, and
 none while a rank saves a checkpoint.",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
-    look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that died, where the
-others waited for NCCL's timeout: the log of the named rank shows it. Without the plugin the rank is not known.",
+    look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that ends early on purpose while others
+continue. Without the plugin the rank is not known unless its process ended.",
     fix: "check that rank's log and stack; suspect its node first if the node had an error",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -28,7 +30,7 @@ others waited for NCCL's timeout: the log of the named rank shows it. Without th
 };
 
 thresholds! {
-    stall: Time(10), 1 to 86400, "time", "GPUs wait until the end for at least this long, as samples show: a standstill without further evidence";
+    stall: Time(10), 1 to 86400, "time", "ranks wait until the end for at least this long, as samples of their GPUs or the end of another rank's process show: a standstill without further evidence";
     standstill: Time(120), 1 to 86400, "time", "the job made no progress for at least this long before its end";
     standstill_steps: Number(10.0), 0.0 to 10000.0, "steps", "and for at least this many mean steps";
     assumed_step: Time(30), 1 to 3600, "time", "length of a step if the program does not report any";
@@ -38,7 +40,7 @@ thresholds! {
 /// Names the rank that submitted the fewest operations.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some((since, seconds)) = stood_still(facts) else { return Vec::new() };
-    let mut found = behind(facts).unwrap_or_else(|| {
+    let mut found = gone(facts).map(|gone| gone.told(facts)).or_else(|| behind(facts)).unwrap_or_else(|| {
         let what = "the rank that the others waited for is not known".to_owned();
         let fix = Some("load NCCL's profiler plugin: it names the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
@@ -56,6 +58,9 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     if let Some(stall) = last_stall(facts, end) {
         return Some(stall);
+    }
+    if let Some(gone) = gone(facts) {
+        return Some((gone.time, gone.seconds));
     }
     let told: Vec<_> = facts.reporting_last().collect();
     // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
@@ -91,6 +96,88 @@ fn last_stall(facts: &Facts<'_>, end: UnixMillis) -> Option<(UnixMillis, f64)> {
     let submitted = newest_launch(facts.communicators_last().map(|(_, one)| one));
     let goes_on = submitted.is_some_and(|time| time > since.saturating_add(stall.millis()));
     (seconds >= stall.seconds() && !goes_on).then_some((since, seconds))
+}
+
+/// A rank whose process ended while others ran on and made no progress.
+struct Gone<'a> {
+    node: &'a str,
+    rank: u32,
+    time: UnixMillis,
+    exit: ProcessExit,
+    /// From then to the end of the job.
+    seconds: f64,
+    /// Ranks that ran on.
+    others: usize,
+}
+
+/// The rank that was gone first. `None` if fewer ranks ran on than had ended: those may only have been slower to end.
+fn gone<'a>(facts: &Facts<'a>) -> Option<Gone<'a>> {
+    let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
+    let first = facts
+        .ends
+        .iter()
+        .filter(|one| one.ended.is_some())
+        .min_by_key(|one| one.ended.map(|(time, _)| time))?;
+    let (time, exit) = first.ended?;
+    let until = time.saturating_add(facts.rules.hang.stall.millis());
+    let others = facts.ends.iter().filter(|one| one.runs_at(until)).count();
+    let progress = facts.reporting_last().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen)));
+    let launched = newest_launch(facts.communicators_last().map(|(_, one)| one));
+    let goes_on = progress.chain(launched).any(|time| time > until) || works_to_the_end(facts);
+    let is_gone = end >= until && others > 0 && 2 * others >= facts.ends.len() && !goes_on;
+    is_gone.then(|| Gone {
+        node: first.node,
+        rank: first.rank,
+        time,
+        exit,
+        seconds: float(end.saturating_sub(time)) / 1000.0,
+        others,
+    })
+}
+
+/// Whether samples show the GPUs of a node at work when the job ended.
+fn works_to_the_end(facts: &Facts<'_>) -> bool {
+    let phases = facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref());
+    phases.filter_map(|phases| phases.list.last()).any(|last| last.kind.is_training())
+}
+
+impl Gone<'_> {
+    fn told(&self, facts: &Facts<'_>) -> Found {
+        let waits = self.waits(facts);
+        let confidence = if waits.is_some() { "high" } else { "medium" };
+        let ran_on = || match self.others {
+            1 => "another rank ran on".to_owned(),
+            many => format!("{many} ranks ran on"),
+        };
+        let what = format!(
+            "rank {}'s process {} at {}, {} before the end; {}",
+            self.rank,
+            self.exit,
+            clock(self.time).get(..8).unwrap_or_default(),
+            span(self.seconds),
+            waits.unwrap_or_else(ran_on)
+        );
+        let fix =
+            Some("read in this rank's log why its process ended: with exit code 0 the program itself left");
+        Found { fix, ..Found::new(confidence, facts.name_of(self.node, self.rank), what) }
+    }
+
+    /// The collective that the others waited in: the newest one of the communicator that was used last.
+    fn waits(&self, facts: &Facts<'_>) -> Option<String> {
+        let is_other = |(node, one): &(&str, &Communicator)| {
+            one.size > 1 && facts.job_rank(node, one).is_some_and(|rank| rank != self.rank)
+        };
+        let others: Vec<_> = facts.communicators_last().filter(is_other).collect();
+        let (node, one) =
+            others.iter().max_by_key(|(_, one)| (one.last.as_ref().map(|last| last.time), one.ops))?;
+        let LastOp { op, seq, .. } = one.last.as_ref()?;
+        let number = seq.map(|seq| format!(" number {seq}")).unwrap_or_default();
+        let alike = others.iter().filter(|(_, other)| (&other.hash, other.ops) == (&one.hash, one.ops));
+        Some(match alike.count() {
+            1 => format!("rank {} waited in {op}{number}", facts.job_rank(node, one)?),
+            many => format!("{many} ranks waited in {op}{number}"),
+        })
+    }
 }
 
 /// Per communicator: the rank behind all others, if most have submitted an operation that it has not. With two
@@ -173,10 +260,8 @@ impl Lag<'_> {
             format!(" (last operation {}{or_later})", clock(last.time).get(..8).unwrap_or_default())
         });
         let rank = facts.job_rank(node, slowest);
-        let unit =
-            facts.units.iter().find(|unit| unit.node == node && unit.rank.is_some() && unit.rank == rank);
         let whose = rank.map_or_else(|| format!("process {}", slowest.pid), |rank| format!("rank {rank}"));
-        let part = unit.map_or_else(|| format!("{node} {whose}"), Unit::name);
+        let part = rank.map_or_else(|| format!("{node} {whose}"), |rank| facts.name_of(node, rank));
         let what = format!(
             "{whose} stopped before {op}{when}; {} of {} ranks waited for it",
             self.waits, self.ranks
@@ -190,7 +275,8 @@ impl Lag<'_> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::NodeReport;
+    use railgate_node_report::phases::{Phase, Phases};
+    use railgate_node_report::{NodeReport, TaskRank, Tasks};
 
     use super::*;
     use crate::simulator::{Plant, parts_with};
@@ -273,6 +359,68 @@ mod tests {
         };
         // Either one of them is known and no other is known to be newer, or none is known.
         assert_eq!([later(newest - 1), later(newest)], [1, 0]);
+    }
+
+    /// Rank 1 leaves so many seconds before the end, of two ranks.
+    fn leaves(ago_s: u64, exit: ProcessExit) -> Vec<NodeReport> {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        nodes.truncate(1);
+        let node = &mut nodes[0];
+        node.application = None;
+        let ended = node.end.unwrap() - 1000 * ago_s;
+        let rank = |rank| TaskRank { rank, gpu: true, ..TaskRank::default() };
+        let gone = TaskRank { ended: Some(ended), exit: Some(exit), ..rank(1) };
+        node.tasks = Some(Tasks { ranks: vec![rank(0), gone], ..Tasks::default() });
+        let comms = &mut node.communication.as_mut().unwrap().communicators;
+        comms.truncate(2);
+        for one in comms {
+            (one.size, one.ops) = (2, if one.rank == 0 { 801 } else { 800 });
+            let last = one.last.as_mut().unwrap();
+            (last.time, last.seq) = (ended + 100, Some(one.ops));
+        }
+        nodes
+    }
+
+    fn said(nodes: &[NodeReport], outcome: Outcome) -> String {
+        let found = find(&Facts::new(nodes, nodes[0].end, outcome, None));
+        found.into_iter().map(|one| format!("{} {}: {}", one.part, one.confidence, one.what)).collect()
+    }
+
+    #[test]
+    fn a_rank_that_left_is_named_with_the_exit_of_its_process() {
+        let mut nodes = leaves(43, ProcessExit::Code(0));
+        let end = clock(nodes[0].end.unwrap() - 43_000);
+        let what = format!(
+            "n0 rank 1 high: no step for 43.0 s before the end: rank 1's process ended with exit code 0 at {}, \
+             43.0 s before the end; rank 0 waited in AllReduce number 801",
+            &end[..8]
+        );
+        assert_eq!(said(&nodes, Outcome::CutOff), what);
+        assert_eq!(said(&nodes, Outcome::Good), "");
+        let killed = said(&leaves(15, ProcessExit::Signal(9)), Outcome::Failed);
+        assert!(killed.contains("rank 1's process was ended by SIGKILL (signal 9) at "), "{killed}");
+        // Before the threshold, and where the other rank goes on.
+        assert_eq!(said(&leaves(9, ProcessExit::Code(0)), Outcome::CutOff), "");
+        let last = nodes[0].communication.as_mut().unwrap().communicators[0].last.as_mut().unwrap();
+        last.time += 20_000;
+        assert_eq!(said(&nodes, Outcome::CutOff), "");
+        // Without NCCL's counts the end of the process is the only sign.
+        nodes[0].communication = None;
+        let alone = said(&nodes, Outcome::CutOff);
+        assert!(
+            alone.starts_with("n0 rank 1 medium: ") && alone.ends_with("; another rank ran on"),
+            "{alone}"
+        );
+        let end = nodes[0].end.unwrap();
+        let working = Phase { kind: PhaseKind::Steady, start: end - 60_000, end, start_number: 0 };
+        nodes[0].usage.as_mut().unwrap().phases = Some(Phases { list: vec![working], training: None });
+        assert_eq!(said(&nodes, Outcome::CutOff), "", "its GPU works");
+        // Most ranks are done, and the last one takes longer.
+        let mut nodes = leaves(43, ProcessExit::Code(0));
+        let ranks = &mut nodes[0].tasks.as_mut().unwrap().ranks;
+        ranks.extend([2, 3].map(|rank| TaskRank { rank, ..ranks[1].clone() }));
+        let most = said(&nodes, Outcome::CutOff);
+        assert!(!most.contains("process"), "{most}");
     }
 
     /// A launcher started the step again inside the attempt: rank 1 of the first start hung, the second start is sound.

@@ -1,7 +1,9 @@
+use railgate_model::ProcessExit;
 use railgate_node_report::application::{AppEventKind, RankApplication};
-use railgate_node_report::plain::{clock, float};
+use railgate_node_report::plain::{clock, float, span};
 
 use super::hang::{behind, stood_still};
+use crate::ends::RankEnd;
 use crate::facts::{Facts, Outcome, Unit, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -9,7 +11,8 @@ pub(crate) const RULE: Rule = Rule {
     id: "killed-rank",
     about: "one rank ended before the others in a job that failed",
     class: Class::Unknown,
-    evidence: "which ranks reported their end, and when each reported last (docs/application-reports.md): one rank without an end
+    evidence: "the end of each rank's process, which the sampler takes from the kernel with the exit code or signal: the rank that ended with an
+error before all others. Without it, which ranks reported their end, and when each reported last (docs/application-reports.md): one rank without an end
 among ranks with one, one rank that ended alone, or one rank that stopped reporting while the others continued. Without such a rank, and only
 if the job ended with an error: the rank that stopped before a collective of the others (NCCL's profiler plugin). A job that stood
 still before its end belongs to `hang`.",
@@ -34,6 +37,9 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     // A long standstill is a case for `hang`.
     if facts.outcome == Outcome::Good || stood_still(facts).is_some() {
         return Vec::new();
+    }
+    if let Some(found) = ended_first(facts) {
+        return vec![found];
     }
     let (unit, how, confidence) = if let Some(found) = alone(&told) {
         found
@@ -63,6 +69,41 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
 }
 
 const FIX: &str = "find its end in the job's log: out of memory, a signal, an error of the program";
+
+/// By so much the first process must end before the others, milliseconds, if these were not ended by a launcher: ranks that fail for
+/// the same reason end within less.
+const AHEAD_MS: u64 = 500;
+
+/// SIGKILL and SIGTERM, with which launchers and Slurm end the other ranks.
+fn is_of_launcher(exit: ProcessExit) -> bool {
+    matches!(exit, ProcessExit::Signal(9 | 15))
+}
+
+/// The rank whose process ended with an error before those of the others.
+fn ended_first(facts: &Facts<'_>) -> Option<Found> {
+    let end = facts.end.filter(|_| facts.outcome == Outcome::Failed)?;
+    let ended = |one: &RankEnd<'_>| one.ended.map(|(time, _)| time);
+    let first = facts.ends.iter().filter(|one| one.ended.is_some()).min_by_key(|one| ended(one))?;
+    let (time, exit) = first.ended?;
+    let others = || facts.ends.iter().filter(|one| *one != first);
+    let next = others().filter_map(ended).min().unwrap_or(end);
+    let ahead = next.checked_sub(time)?;
+    let ended_by_launcher = others().all(|one| one.ended.is_none_or(|(_, exit)| is_of_launcher(exit)));
+    let is_certain = ahead > 0 && ended_by_launcher && !is_of_launcher(exit);
+    let is_first = ahead >= AHEAD_MS || is_certain;
+    if !exit.is_error() || others().next().is_none() || !is_first {
+        return None;
+    }
+    let what = format!(
+        "rank {}'s process {exit} at {}, {} before any other rank's",
+        first.rank,
+        clock(time).get(..8).unwrap_or_default(),
+        span(float(ahead) / 1000.0)
+    );
+    let mut found = Found::new("high", facts.name_of(first.node, first.rank), what);
+    found.since = Some(time);
+    Some(found)
+}
 
 type Gone<'a> = (&'a Unit<'a>, &'static str, &'static str);
 
@@ -95,8 +136,53 @@ fn earlier<'a>(facts: &Facts<'_>, told: &[(&'a Unit<'a>, &'a RankApplication)]) 
 
 #[cfg(test)]
 mod tests {
+    use railgate_node_report::{NodeReport, TaskRank, Tasks};
+
     use super::*;
     use crate::simulator::{Plant, parts_with};
+
+    /// Reports of two ranks whose processes ended at these times, milliseconds before the end of the job.
+    fn with_ends(ends: [Option<(u64, ProcessExit)>; 2]) -> Vec<NodeReport> {
+        let mut nodes = parts_with(&[Plant::Killed]);
+        nodes.truncate(1);
+        let (end, ranks) = (nodes[0].end.unwrap(), (0..).zip(ends));
+        let ranks = ranks.map(|(rank, ended)| TaskRank {
+            rank,
+            ended: ended.map(|(ago, _)| end - ago),
+            exit: ended.map(|(_, exit)| exit),
+            ..TaskRank::default()
+        });
+        nodes[0].tasks = Some(Tasks { ranks: ranks.collect(), ..Tasks::default() });
+        (nodes[0].application, nodes[0].communication) = (None, None);
+        nodes
+    }
+
+    #[test]
+    fn the_process_that_ended_first_with_an_error_is_named_with_its_exit() {
+        let said = |ends, outcome| -> Option<String> {
+            let nodes = with_ends(ends);
+            let found = find(&Facts::new(&nodes, nodes[0].end, outcome, None));
+            found.into_iter().next().map(|one| format!("{} {} {}", one.part, one.confidence, one.what))
+        };
+        let failed = |first, second| said([first, second], Outcome::Failed);
+        let (kill, term, code) = (ProcessExit::Signal(9), ProcessExit::Signal(15), ProcessExit::Code);
+        let named = failed(Some((200, term)), Some((4_000, kill))).unwrap();
+        assert!(
+            named.starts_with("n0 rank 1 high rank 1's process was ended by SIGKILL (signal 9) at "),
+            "{named}"
+        );
+        assert!(named.ends_with(", 3.8 s before any other rank's"), "{named}");
+        // torchrun ends the others at once.
+        let named = failed(Some((90, term)), Some((100, code(3)))).unwrap();
+        assert!(named.contains("rank 1's process ended with exit code 3"), "{named}");
+        assert!(failed(None, Some((4_000, code(1)))).is_some(), "the other one ran until the end");
+        // Both fail for the same reason, both are ended from outside, one is done, or how it ended is not known.
+        assert_eq!(failed(Some((90, code(1))), Some((100, code(1)))), None);
+        assert_eq!(failed(Some((90, kill)), Some((100, kill))), None);
+        assert_eq!(failed(Some((90, term)), Some((4_000, code(0)))), None);
+        assert_eq!(failed(Some((90, term)), Some((4_000, ProcessExit::Unknown))), None);
+        assert_eq!(said([Some((200, term)), Some((4_000, kill))], Outcome::CutOff), None);
+    }
 
     /// torchrun kills the other rank within its step: both stop reporting at once, and one is behind in NCCL.
     #[test]
