@@ -103,7 +103,7 @@ pub(crate) mod tests {
             io_pressure_percent: Reading::Known(0.0),
         };
         let training = Training { seconds: float(trained.sum()), gpus: vec![gpu.clone(), gpu], host };
-        usage.phases = Some(Phases { list, training: Some(training) });
+        usage.phases = Some(Phases { list, training: Some(training), ..Phases::default() });
         nodes
     }
 

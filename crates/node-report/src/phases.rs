@@ -5,13 +5,17 @@
 //! nothing. Their resolution is that of the samples (`[stats] sample`, 5 s by default; one minute for what is older than
 //! an hour).
 
+mod by_gpu;
 mod classify;
+
+use std::collections::BTreeMap;
 
 use railgate_model::{GpuCounters, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
 use crate::usage::{Coverage, GpuUsage, HardwareFlop, HostUsage, Spread, Usage};
 
+pub(crate) use by_gpu::by_gpu;
 pub(crate) use classify::{Cell, CellGpu, classify_starts};
 
 /// The phases of one node.
@@ -20,6 +24,10 @@ pub(crate) use classify::{Cell, CellGpu, classify_starts};
 pub struct Phases {
     /// In time order. Time without samples, or in which the job was suspended, is in none of them.
     pub list: Vec<Phase>,
+    /// Seconds of each kind that occurs on each GPU, from its own samples, in the order of [`Usage::gpus`]; empty if all GPUs agree
+    /// with `list`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<BTreeMap<PhaseKind, f64>>,
     /// Figures of the time in which the job trained; `None` if it never did, or not for a whole sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,

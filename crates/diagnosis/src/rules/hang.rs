@@ -413,7 +413,7 @@ mod tests {
         );
         let end = nodes[0].end.unwrap();
         let working = Phase { kind: PhaseKind::Steady, start: end - 60_000, end, start_number: 0 };
-        nodes[0].usage.as_mut().unwrap().phases = Some(Phases { list: vec![working], training: None });
+        nodes[0].usage.as_mut().unwrap().phases = Some(Phases { list: vec![working], ..Phases::default() });
         assert_eq!(said(&nodes, Outcome::CutOff), "", "its GPU works");
         // Most ranks are done, and the last one takes longer.
         let mut nodes = leaves(43, ProcessExit::Code(0));

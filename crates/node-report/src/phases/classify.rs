@@ -52,7 +52,7 @@ impl CellGpu {
     }
 
     /// Whether it only runs kernels that wait, as NCCL's do. Unknown without GPM.
-    fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         let (Some(kernels), Some(sm), Some(tensor), Some(dram)) =
             (self.kernels, self.sm, self.tensor, self.dram)
         else {

@@ -9,7 +9,7 @@ use super::{
     Calibration, Coverage, Gap, GpuField, GpuFigures, GpuUsage, HardwareFlop, HostField, HostUsage, IdleTime,
     MigSlice, PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
 };
-use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, classify_starts};
+use crate::phases::{Cell, CellGpu, Phases, Training, TrainingGpu, TrainingHost, by_gpu, classify_starts};
 use crate::tasks::StepStart;
 
 /// Maximum number of gaps that are listed, the longest ones.
@@ -136,7 +136,8 @@ pub fn phases(
         .filter(|(cell, _)| wanted.contains(&cell.start))
         .map(|(cell, folded)| (cell.start, folded))
         .collect();
-    Some(Phases { list: course.list, training: training(streams, &wanted, usage, figures) })
+    let gpus = by_gpu(&cells, usage.gpus.len(), others, starts, &course.list);
+    Some(Phases { list: course.list, gpus, training: training(streams, &wanted, usage, figures) })
 }
 
 /// What the phases depend on.

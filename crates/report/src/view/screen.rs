@@ -3,9 +3,10 @@
 mod gate;
 mod kinds;
 mod network;
+mod phases;
 mod why;
 
-use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line, PhaseTime};
+use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line};
 use railgate_model::Reading;
 use railgate_node_report::plain::{bytes, energy, float, plain, span, stamp};
 use railgate_text::shorten;
@@ -82,7 +83,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let mut rows = vec![ran(report), open("VERDICT", verdict(report, analysis))];
     rows.extend(why::rows(report));
     let of = if report.attempts.len() > 1 { format!("{}: ", why::number(attempt)) } else { String::new() };
-    rows.extend(phases(&of, analysis).map(|text| open("PHASES", text)));
+    rows.extend(phases::line(&of, attempt, analysis).map(|text| open("PHASES", text)));
     rows.push(Row { name: "MODEL", spans: model(&of, analysis) });
     rows.extend(hardware(analysis).map(|text| open("HW", text)));
     rows.extend(goodput(report, analysis).map(|text| open("GOODPUT", text)));
@@ -268,27 +269,6 @@ fn model(of: &str, analysis: &Analysis) -> Vec<Span> {
 
 fn step(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.0} ms", 1000.0 * seconds) } else { format!("{seconds:.2} s") }
-}
-
-/// How long the job did what; `None` if it is not known, or the job did only one thing.
-fn phases(of: &str, analysis: &Analysis) -> Option<String> {
-    let all: f64 = analysis.phases.iter().map(|one| one.seconds).sum();
-    let shown: Vec<_> = analysis.phases.iter().filter(|one| one.seconds >= 0.5).collect();
-    let starts = shown.chunk_by(|one, next| one.start_number == next.start_number);
-    let starts: Vec<String> = starts
-        .map(|phases| {
-            let part = |one: &&PhaseTime| format!("{} {}", one.kind.title(), whole_seconds(one.seconds));
-            let parts = phases.iter().map(part).collect::<Vec<_>>().join(", ");
-            let number = phases.first().map_or(0, |one| one.start_number);
-            analysis.starts.map_or_else(|| parts.clone(), |_| format!("start {number}: {parts}"))
-        })
-        .collect();
-    (shown.len() > 1).then(|| format!("{of}{}; in all {}", starts.join("; "), whole_seconds(all)))
-}
-
-/// Samples resolve no fraction of a second.
-fn whole_seconds(seconds: f64) -> String {
-    if seconds < 59.5 { format!("{seconds:.0} s") } else { span(seconds) }
 }
 
 fn hardware(analysis: &Analysis) -> Option<String> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::phases::Phases;
+use crate::phases::{Phases, by_gpu};
 
 const STEP: UnixMillis = 5000;
 
@@ -67,7 +67,8 @@ fn waiting_for_a_rank_that_is_gone_is_a_stall() {
     assert_eq!(kinds(&cells(&run)), [(StartUp, 15.0), (Steady, 15.0), (Stalled, 85.0)]);
     // The job is cancelled, and a last sample has no kernel.
     let ended = [run.clone(), vec![[quiet(); 2]]].concat();
-    let phases = Phases { list: classify(&cells(&ended), true).list, training: None };
+    let list = classify(&cells(&ended), true).list;
+    let phases = Phases { list, ..Phases::default() };
     assert_eq!(phases.last_stall().map(Phase::seconds), Some(85.0));
     // The only GPU of a job waits for no other: small kernels are its own.
     let alone: Vec<Cell> = cells(&run)
@@ -174,4 +175,32 @@ fn each_start_has_its_own_phases() {
         (0..200).map(|start| StepStart { start_number: start, first: u64::from(start) * STEP }).collect();
     let crowd = alike(&[(trains(), 200)]);
     assert!(classify_starts(&crowd, true, &many).list.len() <= MOST);
+}
+
+/// One rank saves while the other one waits for it: of the node, the pause is a save.
+#[test]
+fn a_gpu_that_waits_for_the_one_that_saves_is_stalled() {
+    let train = |count: usize| vec![[trains(), trains()]; count];
+    let save = vec![[quiet(), waits()]; 3];
+    let mut run = cells(&[train(4), save, train(4)].concat());
+    run.iter_mut().skip(4).take(3).for_each(|cell| cell.written = 200e6);
+    let list = classify(&run, true).list;
+    assert_eq!(list[1].kind, Saving);
+    let said = |run: &[Cell], gpus| -> Vec<Vec<(PhaseKind, f64)>> {
+        let all = by_gpu(run, gpus, true, &[], &classify(run, true).list);
+        all.into_iter().map(|own| own.into_iter().collect()).collect()
+    };
+    assert_eq!(said(&run, 2), [[(Steady, 40.0), (Saving, 15.0)], [(Steady, 40.0), (Stalled, 15.0)]]);
+    // GPUs that agree to within a sample are not listed, nor are samples of other GPUs.
+    run.iter_mut().for_each(|cell| cell.written = 0.0);
+    run.iter_mut().skip(4).take(3).for_each(|cell| cell.gpus = vec![waits(); 2]);
+    run[0].gpus[1] = partly(0.7);
+    assert_eq!(said(&run, 2), [[]; 0] as [[(PhaseKind, f64); 0]; 0]);
+    run[0].gpus[1] = quiet();
+    run[1].gpus[1] = quiet();
+    assert_eq!(said(&run, 2).len(), 2);
+    assert_eq!(said(&run, 3).len(), 0);
+    // A GPU that no rank uses.
+    let unused = cells(&vec![[trains(), quiet()]; 6]);
+    assert_eq!(said(&unused, 2), [[(Steady, 30.0)], [(Idle, 30.0)]]);
 }

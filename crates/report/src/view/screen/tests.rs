@@ -44,7 +44,8 @@ fn figures_of_a_job_with_phases_are_of_its_training() {
         tensor_fraction: reading(0.243),
     };
     let gpus = usage.gpus.iter().map(gpu).collect();
-    usage.phases = Some(Phases { list, training: Some(Training { seconds: 15.0, gpus, host }) });
+    usage.phases =
+        Some(Phases { list, training: Some(Training { seconds: 15.0, gpus, host }), ..Phases::default() });
     let mut again = node.clone();
     let said = text(&merged(vec![node], vec![], None), false);
     // The launcher started the step again after 45 s.
@@ -65,6 +66,38 @@ fn figures_of_a_job_with_phases_are_of_its_training() {
     assert!(said.contains("\nHW       24.3 % HFU while training ("), "{said}");
     assert!(said.contains("; 40.2 % of all time), GPU"), "{said}");
     assert!(said.contains("[of the training, confidence "), "{said}");
+}
+
+/// One of the GPUs saves while the others wait for it.
+#[test]
+fn gpus_that_differ_from_the_others_are_named() {
+    use railgate_node_report::phases::{Phase, PhaseKind, Phases};
+    let mut node = railgate_diagnosis::simulator::healthy().swap_remove(0);
+    let usage = node.usage.as_mut().unwrap();
+    let start = usage.coverage.start;
+    let phase = |kind, from: u64, to: u64| Phase {
+        kind,
+        start: start + 1000 * from,
+        end: start + 1000 * to,
+        start_number: 0,
+    };
+    let list = vec![phase(PhaseKind::Steady, 0, 40), phase(PhaseKind::Saving, 40, 49)];
+    let own = |kind| [(PhaseKind::Steady, 40.0), (kind, 9.0)].into();
+    let gpus = [PhaseKind::Saving, PhaseKind::Stalled, PhaseKind::Stalled, PhaseKind::Stalled].map(own);
+    usage.phases = Some(Phases { list, gpus: gpus.to_vec(), training: None });
+    let mut nodes = vec![node.clone()];
+    let said =
+        text(&merged(nodes.clone(), vec![], None), false).split_whitespace().collect::<Vec<_>>().join(" ");
+    let row = "PHASES training 40 s, saving 9 s; in all 49 s (GPU 0 saving 9 s, 3 GPUs stalled 9 s)";
+    assert!(said.contains(row), "{said}");
+    // With several nodes they are named, at most two.
+    for name in ["n1", "n2"] {
+        nodes.push(railgate_node_report::NodeReport { node: name.to_owned(), ..node.clone() });
+    }
+    let said = text(&merged(nodes, vec![], None), false).split_whitespace().collect::<Vec<_>>().join(" ");
+    let row =
+        "(n0 GPU 0 saving 9 s, 3 GPUs stalled 9 s; n1 GPU 0 saving 9 s, 3 GPUs stalled 9 s; 1 node more)";
+    assert!(said.contains(row), "{said}");
 }
 
 /// A job that the gate refused, that then lost a GPU and then completed; `story` in other tests.
