@@ -235,7 +235,7 @@ fn learn_more(diagnosis: &Diagnosis) -> String {
 
 fn costs(diagnosis: &Diagnosis) -> String {
     match diagnosis.costs {
-        Some(costs) if costs >= 0.005 => format!(", about {:.1} %", 100.0 * costs),
+        Some(costs) if costs >= 0.005 => format!(", about {:.1} % of its GPU time", 100.0 * costs),
         _ => String::new(),
     }
 }
