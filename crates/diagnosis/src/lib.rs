@@ -31,6 +31,10 @@ pub use rules::{RULES, Rules};
 
 /// Id of the rule that finds a GPU with a slower clock than the others, which the job's owner can exclude.
 pub const SLOW_CLOCK: &str = rules::slow_clock::RULE.id;
+/// Id of the rule that finds the rank that others waited for until the job ended.
+pub const HANG: &str = rules::hang::RULE.id;
+/// Id of the rule that finds the rank that ended before the others.
+pub const KILLED_RANK: &str = rules::killed_rank::RULE.id;
 /// Id of the rule that finds a rail with less traffic than the others.
 pub const RAIL_IMBALANCE: &str = rules::rail_imbalance::RULE.id;
 

@@ -7,7 +7,7 @@ pub(super) mod hang;
 mod host_bound;
 pub(crate) mod idle_gpus;
 mod input_bound;
-mod killed_rank;
+pub(crate) mod killed_rank;
 pub(super) mod launch_bound;
 mod memory_bound;
 mod nan;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use railgate_diagnosis::SLOW_CLOCK;
+use railgate_diagnosis::{Diagnosis, HANG, KILLED_RANK, SLOW_CLOCK};
 use railgate_model::{JobRequest, OomLimit};
 use railgate_node_report::plain::{plain, span};
 use railgate_node_report::{ActKind, DecisionKind};
@@ -21,7 +21,7 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
             rule if rule == SLOW_CLOCK && one.confidence != "low" => {
                 format!("submit with --exclude={}", one.part.split(' ').next().unwrap_or_default())
             }
-            _ => one.fix.clone(),
+            _ => where_it_says_why(report, one).unwrap_or_else(|| one.fix.clone()),
         };
         steps.push(text);
     }
@@ -35,6 +35,18 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
         }
     }
     unique
+}
+
+/// The line of the log with the error of the rank that a finding is about: its owner need not search for it.
+fn where_it_says_why(report: &JobReport, one: &Diagnosis) -> Option<String> {
+    let first = report.first_error.as_ref()?;
+    let of_rank = |rank: u32| one.part.ends_with(&format!(" rank {rank}"));
+    let is_of_it = match one.rule.as_str() {
+        KILLED_RANK => first.rank.is_none_or(of_rank),
+        HANG => first.rank.is_some_and(of_rank),
+        _ => false,
+    };
+    is_of_it.then(|| first.step())
 }
 
 /// The job's request, from Slurm's record, else from the newest decision of the controller.

@@ -174,6 +174,36 @@ fn a_text_that_points_at_hardware_is_compared_with_the_gate() {
     assert!(gate.contains("but not all was checked (n1: not checked after the run)"), "{gate}");
 }
 
+/// Whatever found the rank, its owner need not search the log for it.
+#[test]
+fn a_finding_about_the_rank_that_failed_points_at_the_line() {
+    use railgate_node_report::{TaskRank, Tasks};
+    let mut nodes = nodes(256);
+    for (node, rank) in nodes.iter_mut().zip([0, 1]) {
+        let end = node.end.unwrap();
+        let ended = Some(end - if rank == 1 { 3_000 } else { 0 });
+        let exit = Some(railgate_model::ProcessExit::Code(1));
+        let ranks = vec![TaskRank { rank, ended, exit, ..TaskRank::default() }];
+        node.tasks = Some(Tasks { ranks, ..Tasks::default() });
+        node.application = Some(railgate_node_report::Application::default());
+    }
+    let steps = |log: Vec<JobLog>| {
+        let report = merged(nodes.clone(), log, "FAILED");
+        let analysis = report.attempts[0].analysis.clone().unwrap();
+        assert_eq!(analysis.diagnoses[0].rule, "killed-rank", "{analysis:?}");
+        report.next_steps.join(" | ")
+    };
+    assert!(steps(vec![]).contains("find its end in the job's log"));
+    let known = steps(vec![log("n1", bad_sample(), 3)]);
+    assert_eq!(known, "read line 4711 of /home/ann/slurm-48213.out");
+    // The first error is another rank's.
+    let other = steps(vec![log("n1", error("exception", "ValueError: x", 0), 3)]);
+    assert!(
+        other.ends_with("| find its end in the job's log: out of memory, a signal, an error of the program"),
+        "{other}"
+    );
+}
+
 #[test]
 fn what_was_not_read_is_said() {
     let mut cut = log("n1", bad_sample(), 0);
