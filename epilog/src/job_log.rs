@@ -19,7 +19,7 @@ use railgate_child::{Task, become_user};
 use railgate_fsutil::nofollow;
 use railgate_joblog::{Log, first_error, rule};
 use railgate_model::{JobOutput, JobOutputs, UnixMillis};
-use railgate_node_report::{JobLog, LogError, LogFound, NodeReport, REPORT_SCHEMA};
+use railgate_node_report::{JobLog, LogFound, NodeReport, REPORT_SCHEMA};
 use railgate_runner::Hook;
 use railgate_slurm::Env;
 use railgate_slurm::hostlist::expand;
@@ -254,25 +254,11 @@ fn search(order: &Order, until: Instant) -> LogFound {
     }
     let logs: Vec<Log<'_>> =
         tails.iter().map(|(file, tail)| Log { bytes: &tail.bytes, rank: file.rank, cut: tail.cut }).collect();
-    let said = first_error(&logs, order.ranks);
-    found.files = u32::try_from(logs.len()).unwrap_or(u32::MAX);
-    found.consequences = u64::try_from(said.consequences).unwrap_or(u64::MAX);
-    found.may_lie_before = said.may_lie_before;
-    found.first = said.first.map(|first| LogError {
-        rule: first.rule.id.to_owned(),
-        text: first.text,
-        from: first.from,
-        file: first.place.as_ref().map(|place| place.file.clone()),
-        line: first.place.as_ref().map(|place| place.line),
-        rank: first.rank,
-        ranks: u32::try_from(first.ranks).unwrap_or(u32::MAX),
-        ahead_s: first.ahead_s,
-        when: first.when,
-        exact: first.exact,
-        log: tails.get(first.log).map(|(file, _)| sentence(&file.path.to_string_lossy())).unwrap_or_default(),
-        log_line: u64::try_from(first.line).unwrap_or(u64::MAX),
-    });
-    found
+    let path = |log: usize| {
+        tails.get(log).map(|(file, _)| sentence(&file.path.to_string_lossy())).unwrap_or_default()
+    };
+    let said = first_error(&logs, order.ranks).stored(logs.len(), path);
+    LogFound { problems: found.problems, ..said }
 }
 
 /// Why a log is not read.

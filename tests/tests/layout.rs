@@ -18,7 +18,6 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ("model", &["text"], "`model` is plain data that every other crate uses"),
     ("fsutil", &["text"], "`fsutil` opens and replaces files of any content"),
     ("fabric", &["text"], "`fabric` is pure and handles switches, not nodes (decision 0005)"),
-    ("joblog", &["text"], "`joblog` is pure: bytes of a log in, the first error out"),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
     ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
     ("rails", &["model", "text"], "`rails` is pure: it knows a node from its snapshot"),
@@ -48,6 +47,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "node-report",
         &["model", "rankfile", "text"],
         "`node-report` is plain data about a job on a node, made from snapshots and samples: no directories, no pages",
+    ),
+    (
+        "joblog",
+        &["node-report", "text"],
+        "`joblog` is pure: bytes of a log in, the first error out, as it stands beside a node report",
     ),
     (
         "diagnosis",

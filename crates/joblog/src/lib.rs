@@ -10,6 +10,8 @@ mod mask;
 mod rules;
 mod traceback;
 
+use railgate_node_report::{LogError, LogFound};
+
 pub use mask::MASKED;
 pub use rules::{Class, EXCEPTION, Hardware, Kind, RULES, Rule, rule};
 pub use traceback::Place;
@@ -59,6 +61,34 @@ pub struct Found {
     pub consequences: usize,
     /// A log was cut, and its first error lies in its first lines: the true first one may lie before.
     pub may_lie_before: bool,
+}
+
+impl Found {
+    /// The result as a node's epilog stores it, for `files` logs that were read; `path` gives the path of a log by its index.
+    pub fn stored(self, files: usize, path: impl FnOnce(usize) -> String) -> LogFound {
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let first = self.first.map(|first| LogError {
+            rule: first.rule.id.to_owned(),
+            text: first.text,
+            from: first.from,
+            line: first.place.as_ref().map(|place| place.line),
+            file: first.place.map(|place| place.file),
+            rank: first.rank,
+            ranks: u32::try_from(first.ranks).unwrap_or(u32::MAX),
+            ahead_s: first.ahead_s,
+            when: first.when,
+            exact: first.exact,
+            log: path(first.log),
+            log_line: count(first.line),
+        });
+        LogFound {
+            first,
+            consequences: count(self.consequences),
+            may_lie_before: self.may_lie_before,
+            files: u32::try_from(files).unwrap_or(u32::MAX),
+            problems: Vec::new(),
+        }
+    }
 }
 
 /// The first error in the logs of a job with `ranks` ranks.

@@ -2,6 +2,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 
 use nix::sys::stat::Mode;
+use railgate_node_report::LogError;
 
 use super::*;
 

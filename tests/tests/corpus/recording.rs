@@ -10,7 +10,7 @@ use railgate_model::UnixMillis;
 use railgate_node_report::application::read as read_rank;
 use railgate_node_report::comm::gather;
 use railgate_node_report::usage::GpuFigures;
-use railgate_node_report::{Application, JobLog, LogError, LogFound, NodeReport};
+use railgate_node_report::{Application, JobLog, NodeReport};
 use railgate_rankfile::RankFile;
 use railgate_report::{JobReport, text};
 use railgate_store::{Parts, ReportConfig};
@@ -122,27 +122,7 @@ impl Recording {
         let Ok(bytes) = fs::read(self.0.join("log")) else { return Ok(None) };
         let ranks = u32::try_from(node.usage.as_ref().map_or(1, |usage| usage.gpus.len()))?;
         let said = first_error(&[Log { bytes: &bytes, rank: None, cut: false }], ranks);
-        let first = said.first.map(|first| LogError {
-            rule: first.rule.id.to_owned(),
-            text: first.text,
-            from: first.from,
-            file: first.place.as_ref().map(|place| place.file.clone()),
-            line: first.place.as_ref().map(|place| place.line),
-            rank: first.rank,
-            ranks: u32::try_from(first.ranks).unwrap_or(u32::MAX),
-            ahead_s: first.ahead_s,
-            when: first.when,
-            exact: first.exact,
-            log: "job.log".to_owned(),
-            log_line: first.line as u64,
-        });
-        let found = LogFound {
-            first,
-            consequences: said.consequences as u64,
-            may_lie_before: said.may_lie_before,
-            files: 1,
-            ..LogFound::default()
-        };
+        let found = said.stored(1, |_| "job.log".to_owned());
         let (cluster, job, attempt) = (node.cluster.clone(), node.job.id, node.attempt);
         Ok(Some(JobLog { schema: node.schema, cluster, job, attempt, node: node.node.clone(), found }))
     }
