@@ -119,6 +119,35 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        id: "proc-ranks-that-end",
+        does: "900 processes that name ranks and starts of their own, of which some end at once, some are zombies, and some stay: the sampler lists and watches a bounded number",
+        run: |stage| {
+            let program = "def start(n, seconds):\n  \
+                 env = dict(os.environ, RANK=str(n), RAILGATE_START='9' * (n % 40))\n  \
+                 return os.posix_spawn('/bin/sleep', ['sleep', str(seconds)], env)\n\
+                 for n in range(300): start(n, 100)\n\
+                 for n in range(300): start(300 + n, 3)\n\
+                 for n in range(300): os.waitpid(start(600 + n, 0), 0)\n\
+                 ready()\ntime.sleep(100)";
+            stage
+                .during(&python(program), |id| {
+                    let file = format!("/run/railgate/jobs/{id}/current/tasks.json");
+                    let listed = poll::until(MINUTE, "the end of a rank in tasks.json", || {
+                        let text = stage.root_there().run(&["cat", &file])?.stdout;
+                        Ok(text.contains("\"ended\"").then_some(text))
+                    })?;
+                    let tasks: serde_json::Value = serde_json::from_str(&listed)?;
+                    let ranks = tasks["ranks"].as_array().map_or(0, Vec::len);
+                    ensure!((1..=256).contains(&ranks) && listed.len() < 256 << 10, "{ranks} ranks");
+                    let descriptors = "ls /proc/$(pgrep -x railgate-sampl)/fd | wc -l";
+                    let count = stage.root_there().run(&["sh", "-c", descriptors])?.ok()?;
+                    ensure!(count.trim().parse::<u32>()? < 200, "the sampler has {count} descriptors");
+                    Ok(())
+                })
+                .map(drop)
+        },
+    },
+    Case {
         id: "proc-not-dumpable",
         does: "a process that may not be dumped, so that /proc of it is root's",
         run: |stage| watched(stage, "libc.prctl(4, 0); ready(); time.sleep(100)"),
