@@ -1,6 +1,6 @@
 use crate::{
     BYTES, CELL_WORDS, CELLS, CELLS_AT, COMM_WORDS, COMMS, COMMS_AT, COUNT_WORDS, COUNTS_AT, Key, Limit,
-    MAGIC, MOST_STARTS, Mode, VERSION, cell, comm, count, head,
+    MAGIC, MOST_STARTS, Mode, P2P_GROUP, RECV, SEND, VERSION, cell, comm, count, head,
 };
 
 /// Why a file is not used.
@@ -161,6 +161,28 @@ impl RankFile {
         if bytes.len() != BYTES {
             return Err(BadRankFile::Size(bytes.len()));
         }
+        let (words, mut file) = (Words(bytes), RankFile::without_cells(bytes)?);
+        for index in 0..CELLS {
+            match words.cell(index) {
+                Entry::Free => {}
+                Entry::Good(cell) if file.comms.iter().any(|comm| comm.index == cell.key.comm) => {
+                    file.cells.push(cell);
+                }
+                Entry::Good(_) | Entry::Nonsense => file.nonsense += 1,
+            }
+        }
+        Ok(file)
+    }
+
+    /// Parses the head and the first communicators: as many as the bytes hold, for a reader that reads them often. See
+    /// [`RankFile::bytes_with_comms`].
+    ///
+    /// # Errors
+    /// Less than a head, or a wrong magic number or version. Other invalid entries are left out and counted.
+    pub fn without_cells(bytes: &[u8]) -> Result<Self, BadRankFile> {
+        if bytes.len() < RankFile::bytes_with_comms(0) {
+            return Err(BadRankFile::Size(bytes.len()));
+        }
         let words = Words(bytes);
         if words.at(head::MAGIC) != MAGIC {
             return Err(BadRankFile::Magic);
@@ -199,16 +221,21 @@ impl RankFile {
                 Entry::Nonsense => file.nonsense += 1,
             }
         }
-        for index in 0..CELLS {
-            match words.cell(index) {
-                Entry::Free => {}
-                Entry::Good(cell) if file.comms.iter().any(|comm| comm.index == cell.key.comm) => {
-                    file.cells.push(cell);
-                }
-                Entry::Good(_) | Entry::Nonsense => file.nonsense += 1,
-            }
-        }
         Ok(file)
+    }
+
+    /// Bytes from the beginning of a file up to the end of this many communicators.
+    pub fn bytes_with_comms(comms: usize) -> usize {
+        8 * (COMMS_AT + comms.min(COMMS) * COMM_WORDS)
+    }
+
+    /// Whether the process launched messages between ranks, among these cells or as a communicator's last operation.
+    /// Their number differs between ranks.
+    pub fn has_messages(&self) -> bool {
+        let last = self.comms.iter().filter_map(|comm| Some(comm.last.as_ref()?.key));
+        let message = |key: Key| [SEND, RECV, P2P_GROUP].contains(&key.op);
+        last.chain(self.cells.iter().map(|cell| cell.key)).any(message)
+            || self.comms.iter().any(|comm| comm.to_itself > 0)
     }
 }
 
@@ -404,6 +431,20 @@ mod tests {
         let mut later = bytes;
         put(&mut later, head::VERSION, 1);
         assert_eq!(RankFile::parse(&later).unwrap_err().to_string(), "version 1 instead of 2");
+    }
+
+    #[test]
+    fn the_beginning_of_a_file_has_the_same_communicators() {
+        let (bytes, whole) = (file(), RankFile::parse(&file()).unwrap());
+        let begin = |comms| RankFile::without_cells(&bytes[..RankFile::bytes_with_comms(comms)]);
+        let read = begin(4).unwrap();
+        assert_eq!((&read.comms, read.mode, read.cells.len()), (&whole.comms, whole.mode, 0));
+        assert!(begin(3).unwrap().comms.is_empty());
+        assert_eq!(RankFile::without_cells(&bytes[..511]), Err(BadRankFile::Size(511)));
+        assert!(!whole.has_messages());
+        let mut sends = bytes.clone();
+        put(&mut sends, CELLS_AT + 77 * CELL_WORDS, Key { op: SEND, ..key() }.word());
+        assert!(RankFile::parse(&sends).unwrap().has_messages());
     }
 
     #[test]

@@ -152,6 +152,22 @@ impl UserDir {
     /// # Errors
     /// The reason why the file is not read.
     pub fn read(&self, name: impl AsRef<OsStr>, most: u64) -> Result<Vec<u8>, BadUserFile> {
+        let file = self.file(name, most)?;
+        // The file may grow while it is read.
+        let mut content = Vec::new();
+        file.take(most.saturating_add(1)).read_to_end(&mut content)?;
+        if content.len() as u64 > most {
+            return Err(BadUserFile::Size(most));
+        }
+        Ok(content)
+    }
+
+    /// Opens a regular file that belongs to the job, of at most `most` bytes, for reading. Its content and size may change
+    /// at any time.
+    ///
+    /// # Errors
+    /// The reason why the file is not opened.
+    pub fn file(&self, name: impl AsRef<OsStr>, most: u64) -> Result<fs::File, BadUserFile> {
         let name = name.as_ref();
         if name.is_empty() || name == "." || name == ".." || name.as_bytes().contains(&b'/') {
             return Err(BadUserFile::Name);
@@ -175,13 +191,7 @@ impl UserDir {
         if meta.len() > most {
             return Err(BadUserFile::Size(most));
         }
-        // The file may grow while it is read.
-        let mut content = Vec::new();
-        file.take(most.saturating_add(1)).read_to_end(&mut content)?;
-        if content.len() as u64 > most {
-            return Err(BadUserFile::Size(most));
-        }
-        Ok(content)
+        Ok(file)
     }
 }
 
