@@ -4,6 +4,7 @@
 //! the bytes of AllGather and ReduceScatter are those of the whole buffer, over all ranks.
 
 mod gather;
+mod pauses;
 mod reference;
 mod share;
 
@@ -11,6 +12,7 @@ use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 pub use gather::gather;
+pub use pauses::{Pause, PauseSum, Pauses};
 pub use reference::{Reference, refer};
 pub use share::Share;
 
@@ -33,6 +35,9 @@ pub struct Communication {
     pub blind_spots: Vec<String>,
     /// Files that could not be read, one line each.
     pub unread: Vec<String>,
+    /// Pauses of the ranks, as the sampler saw them; `None` if there was none, or if they are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pauses: Option<Pauses>,
 }
 
 /// A process that uses NCCL.
