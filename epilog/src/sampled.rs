@@ -3,10 +3,12 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use railgate_model::{JobOutputs, UnixMillis};
+use railgate_node_report::comm::Pauses;
 use railgate_node_report::usage::{joined, moment};
 use railgate_node_report::{NodeReport, Tasks, applied, transport};
 use railgate_runner::{
-    Hook, SAMPLER_FILES, SAMPLER_OUTPUTS, SAMPLER_TASKS, SamplerEnd, end_sampler, gpu_figures, now,
+    Hook, SAMPLER_FILES, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_TASKS, SamplerEnd, end_sampler,
+    gpu_figures, now,
 };
 use railgate_slurm::hostlist::expand;
 use railgate_store::store_samples;
@@ -18,6 +20,8 @@ pub(crate) struct Sampled {
     tasks: Option<Tasks>,
     /// Files that its processes had as output.
     pub(crate) outputs: Option<JobOutputs>,
+    /// Pauses of its ranks; `None`: none, or not known.
+    pauses: Option<Pauses>,
     /// Contents of its sample files.
     files: Vec<Vec<u8>>,
     /// Seconds from boot to its end.
@@ -41,7 +45,14 @@ pub(crate) fn end(hook: &Hook) -> Sampled {
     let tasks = run.read_json(SAMPLER_TASKS).map_err(|why| read(SAMPLER_TASKS, &why)).ok();
     let file = |name: &&str| run.read(name).map_err(|why| read(name, &why)).ok();
     let outputs = run.read_json(SAMPLER_OUTPUTS).map_err(|why| read(SAMPLER_OUTPUTS, &why)).ok();
-    Sampled { tasks, outputs, files: SAMPLER_FILES.iter().filter_map(file).collect(), ended_boot_s: boot_s() }
+    let pauses = run.read_json(SAMPLER_PAUSES).map_err(|why| read(SAMPLER_PAUSES, &why)).ok();
+    Sampled {
+        tasks,
+        outputs,
+        pauses,
+        files: SAMPLER_FILES.iter().filter_map(file).collect(),
+        ended_boot_s: boot_s(),
+    }
 }
 
 /// Time since boot, seconds: a clock that cannot be set.
@@ -88,6 +99,9 @@ pub(crate) fn compare(hook: &Hook, mut sampled: Sampled, report: &mut NodeReport
     report.tasks = sampled.tasks.take();
     usage(hook, &sampled, report);
     report.ranks = sampled.outputs.map(|outputs| outputs.ranks).unwrap_or_default();
+    if let Some(counted) = &mut report.communication {
+        counted.pauses = sampled.pauses;
+    }
     if let Some(tasks) = &report.tasks {
         report.applied = applied(report, tasks);
     }

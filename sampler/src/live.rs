@@ -9,7 +9,8 @@ use railgate_node_report::usage::moment;
 use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
-    Loaded, Places, SAMPLER_FILES, SAMPLER_TASKS, application, communication, gpu_figures, node_name, now,
+    Loaded, Places, SAMPLER_FILES, SAMPLER_PAUSES, SAMPLER_TASKS, application, communication, gpu_figures,
+    node_name, now,
 };
 use railgate_store::store_live;
 
@@ -86,6 +87,9 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
         .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()))?;
     (report.application, report.communication) = said;
     report.communication.iter_mut().for_each(|told| refer(told, &config.stats.references));
+    if let Some(told) = &mut report.communication {
+        told.pauses = run.read_json(SAMPLER_PAUSES).ok();
+    }
     let tasks: Option<Tasks> = run.read_json(SAMPLER_TASKS).ok();
     if let Some(tasks) = &tasks {
         report.applied = applied(&report, tasks);

@@ -14,6 +14,7 @@ mod gpus;
 mod host;
 mod live;
 mod outputs;
+mod pauses;
 mod probes;
 mod rails;
 mod run;
@@ -33,6 +34,7 @@ use counters::Counters;
 use ends::Ends;
 use live::Live;
 use outputs::Outputs;
+use pauses::Pausing;
 use probes::Probes;
 use run::{Asked, Mine};
 use work::Work;
@@ -47,8 +49,12 @@ const ALONE: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     if let Some(code) = dispatch(
-        &[railgate_runner::tasks(), vec![outputs::TASK, probes::TASK, work::TASK], live::TASKS.to_vec()]
-            .concat(),
+        &[
+            railgate_runner::tasks(),
+            vec![outputs::TASK, pauses::TASK, probes::TASK, work::TASK],
+            live::TASKS.to_vec(),
+        ]
+        .concat(),
     ) {
         return code;
     }
@@ -87,15 +93,19 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut work = Work::new();
     let mut outputs = Outputs::new(mine);
     let mut ends = Ends::new();
+    let mut pausing = Pausing::new(mine);
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
         let wait = probes.due().min(counters.due()).min(outputs.due()).min(ends.due()).min(TICK);
-        if mine.wait(wait, counters.as_fd().into_iter().chain(ends.fds())) == Asked::End {
+        let readable = counters.as_fd().into_iter().chain(pausing.as_fd()).chain(ends.fds());
+        if mine.wait(wait, readable) == Asked::End {
+            pausing.finish();
             ends.finish(mine);
             probes.tell(mine, &ends);
             counters.end(mine.job, mine.yielded());
             xids.hear(mine, &mut counters);
+            pausing.end(mine);
             return "the epilog asked it to end";
         }
         if !mine.is_current() {
@@ -113,6 +123,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         if news.changed {
             probes.tell(mine, &ends);
         }
+        pausing.hear(mine);
         live.say_if_due(mine);
         counters.told(mine, &mut work);
         xids.hear(mine, &mut counters);

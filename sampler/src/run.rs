@@ -272,7 +272,7 @@ mod tests {
         mine.yields = Some(yields(&path, uid).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let connected: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
-        mine.wait(Duration::ZERO, None);
+        mine.wait(Duration::ZERO, []);
         assert!(mine.yielded());
         assert_eq!(mine.yielding.len(), MOST_YIELDS);
         // No more are accepted in the same round: later connections still wait.
@@ -281,12 +281,12 @@ mod tests {
             poll(&mut fds, PollTimeout::ZERO) == Ok(1)
         };
         mine.next_round = Instant::now() + Duration::from_secs(3600);
-        mine.wait(Duration::ZERO, None);
+        mine.wait(Duration::ZERO, []);
         assert!(waiting(&mine));
         drop(connected);
         for _ in 0..4 {
             mine.next_round = Instant::now();
-            mine.wait(Duration::ZERO, None);
+            mine.wait(Duration::ZERO, []);
         }
         assert!(!waiting(&mine) && !mine.yielded());
     }

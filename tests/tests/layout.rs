@@ -147,7 +147,18 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "sampler",
-        &["child", "fsutil", "metrics", "model", "node-report", "probe", "rundir", "runner", "store"],
+        &[
+            "child",
+            "fsutil",
+            "metrics",
+            "model",
+            "node-report",
+            "probe",
+            "rankfile",
+            "rundir",
+            "runner",
+            "store",
+        ],
         "`railgate-sampler` reads and records beside a job: it neither judges, nor asks Slurm, nor makes pages",
     ),
     (

@@ -40,8 +40,9 @@ pub use process::{guarded, node_name, now, own_process};
 pub use ranks::communication;
 pub use readmit::{Readmit, Readmitted, readmit};
 pub use sampler::{
-    SAMPLER_END, SAMPLER_FILES, SAMPLER_GPUS, SAMPLER_OUTPUTS, SAMPLER_SOCKET, SAMPLER_TASKS, SAMPLER_XIDS,
-    SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET, end_sampler, start_sampler,
+    SAMPLER_END, SAMPLER_FILES, SAMPLER_GPUS, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_SOCKET, SAMPLER_TASKS,
+    SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET, end_sampler,
+    start_sampler,
 };
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.

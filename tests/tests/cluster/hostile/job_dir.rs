@@ -157,6 +157,23 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        id: "user-rank-files-while-polled",
+        does: "truncates, grows, replaces and refills the profiler's rank files many times a second while the sampler polls them",
+        run: |stage| {
+            plant(
+                stage,
+                "mkdir -p ranks; srun -n1 python3 -c 'import os, struct, time\n\
+                 size = 8 * (64 + 128 * 32 + 2048 * 2 + 2048 * 10)\n\
+                 def whole(ops): return struct.pack(\"<8sQ6Q\", b\"RAILRANK\", 2, 0, 0, 0, 0, 0, 1) + bytes(448) + struct.pack(\"<3Q5QQ\", 1, 7, 2 << 32, *[0] * 5, ops) + os.urandom(size - 584)\n\
+                 end = time.time() + 8\nops = 0\n\
+                 while time.time() < end:\n  ops += 1\n  name = \"ranks/%d.%x\" % (ops % 90, ops % 90)\n  \
+                 with open(name, \"wb\") as file: file.write(whole(ops)); file.flush(); file.truncate([size, 100, 0, 1 << 40][ops % 4])\n  \
+                 if ops % 7 == 0: os.replace(name, \"ranks/1.1\")\n  if ops % 11 == 0: os.symlink(\"/etc/shadow\", \"ranks/x%x.ffff\" % ops)\n  \
+                 time.sleep(0.01)'",
+            )
+        },
+    },
+    Case {
         id: "user-application-reports-forged",
         does: "forges application reports: NaN, infinities, 10^308 steps, negative times, control characters, 1,000 ranks",
         run: |stage| {
