@@ -12,6 +12,7 @@ pub(super) mod launch_bound;
 mod memory_bound;
 mod nan;
 pub(super) mod pauses;
+mod pausing_rank;
 pub(crate) mod rail_imbalance;
 mod saving;
 mod sleeping_rank;
@@ -26,6 +27,7 @@ register! {
     killed_rank,
     hang,
     slow_clock,
+    pausing_rank,
     sleeping_rank,
     uneven_work,
     input_bound,

@@ -16,7 +16,7 @@ use railgate_model::{Allocation, GpuCounters, GpuField, Job, Reading};
 use railgate_node_report::application::{
     AppEvent, AppEventKind, Application, Convention, Model, RankApplication, StepTimes,
 };
-use railgate_node_report::comm::{Collective, Communication, Communicator, LastOp, RankTime};
+use railgate_node_report::comm::{Collective, Communication, Communicator, LastOp, Pause, Pauses, RankTime};
 use railgate_node_report::usage::{
     Calibration, Coverage, GpuUsage, HardwareFlop, HostUsage, IdleTime, PeakUsed, RailUsage, SamplerCost,
     Spread, Throttled, Usage,
@@ -33,6 +33,8 @@ const STEPS: u32 = 400;
 pub enum Plant {
     Healthy,
     Sleeps,
+    /// A rank does something else between some steps.
+    Pauses,
     SlowClock,
     SmallBatch,
     InputStalls,
@@ -58,9 +60,10 @@ impl Plant {
     }
 }
 
-pub const PLANTS: [(Plant, &str, &str); 15] = [
+pub const PLANTS: [(Plant, &str, &str); 16] = [
     (Plant::Healthy, "nothing", ""),
     (Plant::Sleeps, "a rank sleeps in every step", "sleeping-rank"),
+    (Plant::Pauses, "a rank pauses every 20 steps", "pausing-rank"),
     (Plant::SlowClock, "a rank on a slower clock", "slow-clock"),
     (Plant::SmallBatch, "a rank with a smaller batch", "uneven-work"),
     (Plant::InputStalls, "an input pipeline that stalls", "input-bound"),
@@ -132,6 +135,16 @@ struct Run {
     /// Clock of ranks with a full batch; the one with less work has spare power for a higher clock.
     capped_clock: Option<f64>,
     failed: bool,
+    pauses: Vec<Paused>,
+}
+
+/// A pause of the odd rank.
+struct Paused {
+    /// When the step before ended, and how long it did not go on, seconds.
+    at: f64,
+    seconds: f64,
+    /// Operations until then.
+    ops: u64,
 }
 
 /// Faults planted in one run: none, one or several.
@@ -155,8 +168,12 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
     } else {
         (0.92, chance.about(0.55, 0.15), 0.4, 0.02)
     };
-    let mut stopped = None;
+    let (mut stopped, mut pauses) = (None, Vec::new());
     for step in 0..STEPS {
+        let pause = if has(Plant::Pauses) && step % 20 == 19 { chance.about(1.7, 0.1) } else { 0.0 };
+        if pause > 0.0 {
+            pauses.push(Paused { at: now, seconds: pause, ops: u64::from(step) });
+        }
         let arrive: Vec<f64> = (0..RANKS)
             .zip(&mut ranks)
             .map(|(number, rank)| {
@@ -173,6 +190,9 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
                 }
                 if is_odd && has(Plant::Sleeps) {
                     idle += strength;
+                }
+                if is_odd {
+                    idle += pause;
                 }
                 rank.input += input;
                 rank.busy += compute;
@@ -253,6 +273,7 @@ fn run(planted: Planted<'_>, chance: &mut Chance) -> Run {
         clock: if has(Plant::SlowClock) { slower } else { 1.0 },
         capped_clock: has(Plant::SmallBatch).then_some(0.84),
         failed: stopped.is_some() || has(Plant::Nan),
+        pauses,
     }
 }
 
@@ -402,6 +423,29 @@ fn application(number: u32, rank: &Rank, run: &Run, heard: Heard) -> RankApplica
     }
 }
 
+/// What the sampler saw: the odd rank was behind on its node, and the others waited from the next step on.
+fn pauses(node: u32, run: &Run) -> Option<Pauses> {
+    const STEP_S: f64 = 1.1;
+    let here = run.odd / PER_NODE == node;
+    let mut found = Pauses::default();
+    for one in &run.pauses {
+        let ahead = if run.odd % PER_NODE == 0 { 1 } else { 0 };
+        found.add(Pause {
+            start: millis(one.at - STEP_S + if here { 0.0 } else { STEP_S }),
+            seconds: one.seconds + STEP_S,
+            lost_s: one.seconds,
+            communicator: "00c0ffee".to_owned(),
+            behind: if here { vec![run.odd] } else { vec![] },
+            fewest: if here { one.ops } else { one.ops + 1 },
+            most: one.ops + 1,
+            ahead: node * PER_NODE + ahead,
+            op: "AllReduce".to_owned(),
+            seq: Some(one.ops + 1),
+        });
+    }
+    (!found.is_empty()).then_some(found)
+}
+
 fn communication(node: u32, run: &Run) -> Communication {
     let own = node * PER_NODE..(node + 1) * PER_NODE;
     let ranks: Vec<(u32, &Rank)> =
@@ -444,6 +488,7 @@ fn communication(node: u32, run: &Run) -> Communication {
                 .collect(),
             ..Collective::default()
         }],
+        pauses: pauses(node, run),
         ..Communication::default()
     }
 }

@@ -1,7 +1,7 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
-use super::{cpu_contention, hang, input_bound, launch_bound, pauses, saving, sleeping_rank};
+use super::{cpu_contention, hang, input_bound, launch_bound, pauses, pausing_rank, saving, sleeping_rank};
 use crate::facts::{Facts, Outcome, Unit, busy, median};
 use crate::host_time::{HostTime, of_all};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -36,6 +36,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         saving::find,
         pauses::find,
         launch_bound::find,
+        pausing_rank::find,
         sleeping_rank::find,
     ];
     // A GPU that no rank uses waits for nothing (`idle-gpus`).

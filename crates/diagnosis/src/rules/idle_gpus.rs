@@ -3,7 +3,7 @@ use railgate_node_report::NodeReport;
 use railgate_node_report::plain::span;
 use railgate_node_report::usage::IdleTime;
 
-use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, sleeping_rank};
+use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, pausing_rank, sleeping_rank};
 use crate::facts::{Facts, Outcome, Unit, busy};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -259,6 +259,7 @@ fn has_another_cause(facts: &Facts<'_>) -> bool {
         nan::RULE,
         killed_rank::RULE,
         hang::RULE,
+        pausing_rank::RULE,
         sleeping_rank::RULE,
         input_bound::RULE,
         launch_bound::RULE,

@@ -1,6 +1,6 @@
 use railgate_node_report::phases::PhaseKind;
 
-use super::{cpu_contention, hang, input_bound, saving, sleeping_rank};
+use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
 use crate::facts::{Facts, Outcome, median};
 use crate::host_time::{HostTime, Pauses, in_phases, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -29,7 +29,8 @@ thresholds! {
 }
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let known = [saving::find, input_bound::find, cpu_contention::find, sleeping_rank::find];
+    let known =
+        [saving::find, input_bound::find, cpu_contention::find, pausing_rank::find, sleeping_rank::find];
     let Some(seconds) = facts.training_s().filter(|seconds| *seconds > 0.0) else { return Vec::new() };
     let all: Option<Vec<Pauses>> = used(facts).map(|unit| Pauses::of(unit, seconds)).collect();
     let least = all.and_then(|all| all.into_iter().min_by(|one, other| one.share.total_cmp(&other.share)));

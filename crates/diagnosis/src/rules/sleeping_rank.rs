@@ -2,7 +2,7 @@ use railgate_model::Reading;
 
 use super::hang::stood_still;
 use super::idle_gpus::is_unused;
-use super::{cpu_contention, slow_clock};
+use super::{cpu_contention, pausing_rank, slow_clock};
 use crate::facts::{Facts, Outcome, Unit, busy, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -16,7 +16,7 @@ Both together give high confidence, one alone medium.",
     why: "all other ranks wait in every step, and their GPUs look busy meanwhile.",
     look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that overlaps
 with computation: the GPU of such a rank runs kernels for as long as the others', and the rank is not reported. A job without any
-progress is reported by `hang`. If more than a quarter of the ranks are late, none is reported.",
+progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a quarter of the ranks are late, none is reported.",
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -41,6 +41,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     }
     let slow = slow_clock::find(facts);
     let contended = cpu_contention::find(facts);
+    let pausing = pausing_rank::pausing(facts);
     let by_wait = waits(facts);
     let by_idle = idles(facts);
     let mut found = Vec::new();
@@ -63,6 +64,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             (None, None) => continue,
         };
         let costs = waited.or(idle).unwrap_or(0.0);
+        // Rare pauses that explain most of it.
+        if pausing.as_ref().is_some_and(|one| one.part == name && one.costs >= 0.5 * costs) {
+            continue;
+        }
         let signs = match (waited.is_some(), idle.is_some()) {
             (true, true) => "its GPU is idle and the others wait for it in NCCL",
             (true, false) => "the others wait for it in NCCL",
@@ -144,6 +149,20 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
 mod tests {
     use super::*;
     use crate::simulator;
+
+    /// Its pauses explain the wait, so it is not late in every step.
+    #[test]
+    fn rank_that_pauses_now_and_then_is_no_straggler() {
+        let mut rules = crate::Rules::DEFAULT;
+        rules.sleeping_rank.alone_percent = crate::register::Number::new(0.0);
+        let mut nodes = simulator::parts_with(&[simulator::Plant::Pauses]);
+        let found = |nodes: &[railgate_node_report::NodeReport]| {
+            find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None).under(&rules)).len()
+        };
+        assert_eq!(found(&nodes), 0);
+        nodes.iter_mut().for_each(|node| node.communication.as_mut().unwrap().pauses = None);
+        assert_eq!(found(&nodes), 1);
+    }
 
     /// FSDP on four H200s: the slowest GPU under its power cap (4 % below the fastest) waited least. The
     /// others' kernels waited while computing, and no GPU was idle.

@@ -216,6 +216,21 @@ fn one_unused() -> Vec<NodeReport> {
     nodes
 }
 
+/// Six of 20 equal pauses are of another rank.
+fn another_pauses_too() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::Pauses);
+    for pauses in nodes.iter_mut().filter_map(|node| node.communication.as_mut()?.pauses.as_mut()) {
+        pauses.sums.clear();
+        for (place, pause) in pauses.longest.iter_mut().enumerate() {
+            pause.lost_s = 1.5;
+            if place % 10 < 3 && !pause.behind.is_empty() {
+                pause.behind = vec![if pause.behind[0] == 1 { 2 } else { 5 }];
+            }
+        }
+    }
+    nodes
+}
+
 /// A silent job whose GPUs wait for 85 s before its end.
 fn waits_to_the_end() -> Vec<NodeReport> {
     use railgate_node_report::phases::PhaseKind;
@@ -241,6 +256,9 @@ const ROWS: &[Row] = &[
     ("slow-clock", "busy_percent", || only(Plant::SlowClock), "", 76.0, 77.0),
     ("slow-clock", "more_work_percent", half_a_batch, "", 40.1, 40.0),
     ("slow-clock", "reason_percent", || only(Plant::SlowClock), "power brake", 89.9, 90.1),
+    ("pausing-rank", "least", || only(Plant::Pauses), "pauses while", 20.0, 21.0),
+    ("pausing-rank", "lost_percent", || only(Plant::Pauses), "pauses while", 6.0, 6.5),
+    ("pausing-rank", "same_percent", another_pauses_too, "pauses while", 69.0, 71.0),
     ("sleeping-rank", "least", || only(Plant::Sleeps), "wait for it in NCCL", 618.0, 619.0),
     ("sleeping-rank", "waiting_percent", || only(Plant::Sleeps), "wait for it in NCCL", 25.7, 25.8),
     ("sleeping-rank", "waits_percent", waits_a_little, "wait for it in NCCL", 20.2, 20.0),

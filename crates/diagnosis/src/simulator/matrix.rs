@@ -33,6 +33,7 @@ fn matrix(heard: Heard) -> (String, usize, usize, usize) {
             let whose = match plant {
                 Plant::UnusedGpu => part == format!("n{} GPU {PER_NODE}", run.odd / PER_NODE),
                 Plant::Sleeps
+                | Plant::Pauses
                 | Plant::SlowClock
                 | Plant::SmallBatch
                 | Plant::Nan

@@ -1,0 +1,356 @@
+use std::collections::BTreeMap;
+
+use railgate_model::UnixMillis;
+use railgate_node_report::NodeReport;
+use railgate_node_report::comm::{Pause, PauseSum};
+use railgate_node_report::phases::PhaseKind;
+use railgate_node_report::plain::{float, span};
+
+use super::{cpu_contention, saving};
+use crate::facts::Facts;
+use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+
+pub(crate) const RULE: Rule = Rule {
+    id: "pausing-rank",
+    about: "one rank pauses now and then, and the others wait for it in a collective",
+    class: Class::Application,
+    evidence: "the operations that each rank has enqueued, which the sampler reads from NCCL's profiler plugin ten times a second. In a
+pause no rank enqueues one for at least 0.4 s and twice as long as usual. The rank with the fewest operations is the one that the others
+wait for; it must be the same rank in most pauses. Pauses of all nodes are compared. Nothing is timed, so waits are seen that NCCL's few
+timed calls miss.",
+    why: "all other ranks wait meanwhile, and their GPUs look busy.",
+    look_alikes: "evaluation, saving, input and logging on one rank look the same: only the program knows which it is. Pauses in which no
+rank is behind (all ranks evaluate) are not reported. Not known where ranks exchange messages (pipelines, experts), with CUDA graphs, and with
+NCCL 2.27. A pause of every step is no pause: see `sleeping-rank`.",
+    fix: "look what that process does then (evaluation, saving, input, logging): divide it among the ranks, do it in the background, or less \
+          often",
+    thresholds: Settings::KEYS,
+    line: Line::Slow,
+    over: Over::Training,
+    find,
+};
+
+thresholds! {
+    least: Number(3.0), 1.0 to 1000000.0, "pauses", "the same rank is behind in at least this many pauses";
+    lost_percent: Number(2.0), 0.1 to 100.0, "%", "these pauses take at least this share of the time in which the job trained";
+    same_percent: Number(70.0), 50.0 to 100.0, "%", "and at least this share of the time of all pauses in which ranks are behind";
+}
+
+/// Pauses of the rank that the others wait for.
+pub(super) struct Pausing<'a> {
+    /// [`Unit::name`](crate::facts::Unit::name) of that rank.
+    pub(super) part: String,
+    /// Share of the time that is judged, 0 to 1.
+    pub(super) costs: f64,
+    /// How often and how long, in words.
+    words: String,
+    /// Share of the time of all pauses with a rank behind.
+    same: f64,
+    count: u64,
+    lost_s: f64,
+    /// Its longest pauses.
+    longest: Vec<&'a Pause>,
+    node: &'a str,
+}
+
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
+    let Some(one) = pausing(facts) else { return Vec::new() };
+    // They know the cause.
+    let contended = cpu_contention::find(facts).iter().any(|found| found.part == one.part);
+    if contended || !saving::find(facts).is_empty() {
+        return Vec::new();
+    }
+    let saves = one.saves(facts);
+    let also = if saves { "; it saved a checkpoint meanwhile" } else { "" };
+    let what =
+        format!("{} pauses while the others wait: {}{}{also}", one.part, one.words, one.example(facts));
+    let confidence = if one.same >= 0.9 && one.count >= 5 { "high" } else { "medium" };
+    let fix = saves.then_some(saving::RULE.fix);
+    let since = one.longest.iter().map(|pause| pause.start).min();
+    vec![Found { costs: Some(one.costs), since, fix, ..Found::new(confidence, one.part, what) }]
+}
+
+/// The rank that is behind in most pauses, if they are long enough to matter.
+pub(super) fn pausing<'a>(facts: &Facts<'a>) -> Option<Pausing<'a>> {
+    let set = &facts.rules.pausing_rank;
+    let time = judged_s(facts).filter(|time| *time > 0.0)?;
+    let groups = groups(facts);
+    let mut of: BTreeMap<Vec<Member<'a>>, Behind<'a>> = BTreeMap::new();
+    for group in &groups {
+        let Some((who, pause)) = group.behind(facts) else { continue };
+        let behind = of.entry(who).or_default();
+        behind.count += 1;
+        behind.lost_s += pause.lost_s;
+        behind.longest.push(pause);
+    }
+    for (who, behind) in &mut of {
+        behind.complete(who, facts);
+    }
+    let all: f64 = of.values().map(|behind| behind.lost_s).sum();
+    let (who, most) = of.into_iter().max_by(|a, b| a.1.lost_s.total_cmp(&b.1.lost_s))?;
+    let [Member { node, hash, rank }] = who[..] else { return None };
+    let enough = float(most.count) >= set.least.get()
+        && most.lost_s >= set.lost_percent.share() * time
+        && most.lost_s >= set.same_percent.share() * all;
+    if !enough {
+        return None;
+    }
+    let each = most.lost_s / float(most.count);
+    let words = format!("{} times, {} each, {} of {}", most.count, span(each), span(most.lost_s), span(time));
+    Some(Pausing {
+        part: name(facts, node, hash, rank),
+        costs: (most.lost_s / time).min(1.0),
+        words,
+        same: most.lost_s / all,
+        count: most.count,
+        lost_s: most.lost_s,
+        longest: most.longest,
+        node,
+    })
+}
+
+/// Seconds of the training, as samples show it, else of the allocation.
+fn judged_s(facts: &Facts<'_>) -> Option<f64> {
+    let allocated = || Some(float(facts.end?.saturating_sub(facts.start()?)) / 1000.0);
+    facts.training_s().or_else(allocated)
+}
+
+/// A rank of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Member<'a> {
+    node: &'a str,
+    hash: &'a str,
+    rank: u32,
+}
+
+/// Pauses in which the same ranks are behind.
+#[derive(Default)]
+struct Behind<'a> {
+    count: u64,
+    lost_s: f64,
+    longest: Vec<&'a Pause>,
+}
+
+impl Behind<'_> {
+    /// A node keeps only its longest pauses, and sums of all.
+    fn complete(&mut self, who: &[Member<'_>], facts: &Facts<'_>) {
+        let Some(first) = who.first() else { return };
+        let ranks: Vec<u32> = who.iter().map(|member| member.rank).collect();
+        let same = |sum: &&PauseSum| sum.communicator == first.hash && sum.behind == ranks;
+        let node = facts.nodes.iter().find(|node| node.node == first.node);
+        let sum = node.and_then(|node| node.communication.as_ref()?.pauses.as_ref()?.sums.iter().find(same));
+        if let Some(sum) = sum.filter(|sum| sum.pauses > self.count) {
+            (self.count, self.lost_s) = (sum.pauses, self.lost_s.max(sum.lost_s));
+        }
+    }
+}
+
+/// Pauses of several nodes at the same time in the same communicator.
+struct Group<'a>(Vec<(&'a str, &'a Pause)>);
+
+fn groups<'a>(facts: &Facts<'a>) -> Vec<Group<'a>> {
+    let of = |node: &'a NodeReport| {
+        let pauses = node.communication.as_ref().and_then(|comm| comm.pauses.as_ref());
+        pauses.into_iter().flat_map(|pauses| &pauses.longest).map(move |pause| (node.node.as_str(), pause))
+    };
+    let mut all: Vec<(&str, &Pause)> = facts.nodes.iter().flat_map(of).collect();
+    all.sort_by_key(|(node, pause)| (&pause.communicator, pause.start, *node));
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for (node, pause) in all {
+        match groups.last_mut() {
+            Some(group) if group.takes(node, pause) => group.0.push((node, pause)),
+            _ => groups.push(Group(vec![(node, pause)])),
+        }
+    }
+    groups
+}
+
+impl<'a> Group<'a> {
+    /// The wait of another node begins up to a step later, and ends as much later.
+    fn takes(&self, node: &str, pause: &Pause) -> bool {
+        let Some((_, first)) = self.0.first() else { return false };
+        let both = first.end().min(pause.end()).saturating_sub(first.start.max(pause.start));
+        let shorter = first.end().saturating_sub(first.start).min(pause.end().saturating_sub(pause.start));
+        first.communicator == pause.communicator
+            && 2 * both > shorter
+            && self.0.iter().all(|(other, _)| *other != node)
+    }
+
+    /// The ranks with the fewest operations, and the pause of their node; `None` if no rank has more.
+    fn behind(&self, facts: &Facts<'a>) -> Option<(Vec<Member<'a>>, &'a Pause)> {
+        let fewest = self.0.iter().map(|(_, pause)| pause.fewest).min()?;
+        if self.0.iter().all(|(_, pause)| pause.most == fewest) {
+            return None;
+        }
+        let last: Vec<&(&str, &Pause)> = self.0.iter().filter(|(_, pause)| pause.fewest == fewest).collect();
+        let (node, pause) = *last.iter().max_by(|a, b| a.1.lost_s.total_cmp(&b.1.lost_s))?;
+        let hash = pause.communicator.as_str();
+        let own = || facts.communicators.iter().filter(|(of, one)| of == node && one.hash == hash);
+        let ranks = match (last.len() > 1, pause.behind.is_empty()) {
+            // Several nodes are not one rank.
+            (true, _) => Vec::new(),
+            // All of a node, if none of them is ahead.
+            (false, true) => own().map(|(_, one)| one.rank).collect(),
+            (false, false) => pause.behind.clone(),
+        };
+        Some((ranks.into_iter().map(|rank| Member { node, hash, rank }).collect(), pause))
+    }
+}
+
+/// Name of a rank of a communicator: of its GPU and its rank in the job, if they are known.
+fn name(facts: &Facts<'_>, node: &str, hash: &str, rank: u32) -> String {
+    match job_rank(facts, hash, rank) {
+        Some(job_rank) => facts.name_of(node, job_rank),
+        None => format!("{node} rank {rank} of communicator {hash}"),
+    }
+}
+
+fn job_rank(facts: &Facts<'_>, hash: &str, rank: u32) -> Option<u32> {
+    let (node, one) = facts.communicators.iter().find(|(_, one)| one.hash == hash && one.rank == rank)?;
+    facts.job_rank(node, one)
+}
+
+impl Pausing<'_> {
+    /// The operation of which it is certain that another rank had enqueued it first.
+    fn example(&self, facts: &Facts<'_>) -> String {
+        let here = self.longest.iter().filter(|pause| !pause.behind.is_empty());
+        let Some(pause) = here.max_by(|a, b| a.lost_s.total_cmp(&b.lost_s)) else { return String::new() };
+        let ahead = job_rank(facts, &pause.communicator, pause.ahead).unwrap_or(pause.ahead);
+        match pause.seq {
+            Some(seq) => format!("; it had not enqueued {} number {seq} that rank {ahead} had", pause.op),
+            None => format!("; it was {} operations behind rank {ahead}", pause.most - pause.fewest),
+        }
+    }
+
+    /// Whether samples or the program show that the job saved checkpoints during most of these pauses.
+    fn saves(&self, facts: &Facts<'_>) -> bool {
+        let unit = facts.units.iter().find(|unit| unit.name() == self.part);
+        if unit.and_then(|unit| unit.app).is_some_and(|app| app.checkpoint_s >= 0.5 * self.lost_s) {
+            return true;
+        }
+        let node = facts.nodes.iter().find(|node| node.node == self.node);
+        let Some(phases) = node.and_then(|node| node.usage.as_ref()?.phases.as_ref()) else { return false };
+        let saving = || phases.list.iter().filter(|phase| phase.kind == PhaseKind::Saving);
+        let within = |time: UnixMillis| saving().any(|phase| phase.start <= time && time < phase.end);
+        let middle = |pause: &&&Pause| within(u64::midpoint(pause.start, pause.end()));
+        2 * self.longest.iter().filter(middle).count() > self.longest.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Outcome;
+    use crate::simulator::{Plant, parts_with};
+
+    fn found(nodes: &[NodeReport]) -> Vec<Found> {
+        find(&Facts::new(nodes, nodes[0].end, Outcome::Good, None))
+    }
+
+    fn pauses(nodes: &mut [NodeReport]) -> impl Iterator<Item = &mut railgate_node_report::comm::Pauses> {
+        nodes.iter_mut().filter_map(|node| node.communication.as_mut()?.pauses.as_mut())
+    }
+
+    #[test]
+    fn the_rank_behind_is_named_from_the_counts_of_all_nodes() {
+        let nodes = parts_with(&[Plant::Pauses]);
+        let [one] = &found(&nodes)[..] else { panic!("{:?}", found(&nodes)) };
+        assert!(one.what.contains("pauses while the others wait: 20 times, "), "{one:?}");
+        assert!(one.what.contains("; it had not enqueued AllReduce number "), "{one:?}");
+        assert_eq!((one.confidence, one.part.contains(" rank ")), ("high", true));
+        // A node keeps the longest pauses and sums of all.
+        let mut cut = nodes.clone();
+        pauses(&mut cut).for_each(|pauses| pauses.longest.truncate(5));
+        assert!(found(&cut)[0].what.contains("wait: 20 times, "), "{:?}", found(&cut));
+        // The only rank of its node has no other one beside it that is ahead.
+        let mut alone = nodes.clone();
+        for pause in pauses(&mut alone).flat_map(|pauses| &mut pauses.longest) {
+            if !pause.behind.is_empty() {
+                (pause.most, pause.behind) = (pause.fewest, vec![]);
+            }
+        }
+        let rank: u32 = one.part.rsplit(' ').next().unwrap().parse().unwrap();
+        for node in &mut alone {
+            let ours = &mut node.communication.as_mut().unwrap().communicators;
+            if ours.iter().any(|one| one.rank == rank) {
+                ours.retain(|one| one.rank == rank);
+            }
+        }
+        let told = found(&alone);
+        assert_eq!((told.len(), &told[0].part), (1, &one.part), "{told:?}");
+        // Alone, it may have waited as well.
+        alone.retain(|node| one.part.starts_with(node.node.as_str()));
+        assert_eq!(found(&alone), vec![]);
+        // Four ranks of that node with the same count: which of them is not known.
+        let mut all = nodes.clone();
+        for pause in pauses(&mut all).flat_map(|pauses| &mut pauses.longest) {
+            if !pause.behind.is_empty() {
+                (pause.most, pause.behind) = (pause.fewest, vec![]);
+            }
+        }
+        assert_eq!(found(&all), vec![]);
+        // A rank of the other node was behind it.
+        let mut lower = nodes;
+        let other = pauses(&mut lower).find(|pauses| pauses.longest[0].behind.is_empty()).unwrap();
+        other
+            .longest
+            .iter_mut()
+            .for_each(|pause| (pause.fewest, pause.behind) = (0, vec![if rank == 6 { 1 } else { 6 }]));
+        assert_ne!(found(&lower)[0].part, one.part);
+    }
+
+    #[test]
+    fn ranks_that_take_turns_and_pauses_of_all_are_no_finding() {
+        let mut nodes = parts_with(&[Plant::Pauses]);
+        for pauses in pauses(&mut nodes) {
+            pauses.sums.clear();
+            for (rank, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
+            {
+                pause.behind = vec![rank % 2];
+            }
+        }
+        assert_eq!(found(&nodes), vec![]);
+        // A rank of each node is behind by the same.
+        let mut nodes = parts_with(&[Plant::Pauses]);
+        for pause in
+            pauses(&mut nodes).flat_map(|pauses| &mut pauses.longest).filter(|one| one.behind.is_empty())
+        {
+            (pause.fewest, pause.behind) = (pause.fewest - 1, vec![pause.ahead + 1]);
+        }
+        assert_eq!(found(&nodes), vec![]);
+        let mut nodes = parts_with(&[Plant::Pauses]);
+        for pause in pauses(&mut nodes).flat_map(|pauses| &mut pauses.longest) {
+            (pause.fewest, pause.behind) = (pause.most, vec![]);
+        }
+        assert_eq!(found(&nodes), vec![]);
+    }
+
+    #[test]
+    fn saving_is_named_where_it_is_known() {
+        use railgate_node_report::phases::{Phase, Phases};
+        let mut nodes = parts_with(&[Plant::Pauses]);
+        let plain = found(&nodes).remove(0);
+        assert_eq!((plain.fix, plain.what.contains("checkpoint")), (None, false));
+        let is_it = |node: &&mut NodeReport| plain.part.starts_with(node.node.as_str());
+        let mut sampled = nodes.clone();
+        let node = sampled.iter_mut().find(is_it).unwrap();
+        let paused = node.communication.as_ref().unwrap().pauses.as_ref().unwrap().longest.iter();
+        let list = paused
+            .map(|one| Phase { kind: PhaseKind::Saving, start: one.start, end: one.end(), start_number: 0 })
+            .collect();
+        node.usage.as_mut().unwrap().phases = Some(Phases { list, training: None, gpus: Vec::new() });
+        let told = &found(&sampled)[0];
+        assert!(told.what.ends_with("; it saved a checkpoint meanwhile"), "{told:?}");
+        assert_eq!(told.fix, Some(saving::RULE.fix));
+        // Its report says how long; with a tenth of the time, `saving` has the finding.
+        let seconds = nodes[0].usage.as_ref().unwrap().coverage.sampled_s;
+        for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
+            (rank.checkpoints, rank.checkpoint_s) = (20, 0.08 * seconds);
+        }
+        assert!(found(&nodes)[0].what.contains("saved a checkpoint"), "{:?}", found(&nodes));
+        for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
+            rank.checkpoint_s = 0.2 * seconds;
+        }
+        assert_eq!(found(&nodes), vec![]);
+    }
+}
