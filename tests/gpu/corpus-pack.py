@@ -7,6 +7,7 @@ recorded.json   when and on what it was recorded, and when the sampler ended
 truth.json      what the program itself measured, one line for each rank
 node.json       the node report without what follows from the files below
 samples         the sampler's file
+pauses.json     pauses of the ranks, if the sampler found any
 ranks/, app/    files of NCCL's profiler plugin and of railgate.py: one line for each word that is not zero, its place and its value
 slurm.json, decision.json, slurm-end.json   what Slurm and the controller said
 log             output of the job, at most 200 lines
@@ -103,6 +104,9 @@ def pack(source, machine, host):
     samples = at.with_suffix(".samples")
     if samples.exists():
         (place / "samples").write_bytes(neutral.samples(samples.read_bytes()))
+    pauses = source / "pauses.json"
+    if pauses.exists():
+        put("pauses.json", pauses.read_text())
     for kind in ("ranks", "app"):
         for path in sorted(source.glob(f"{kind}/*")):
             if path.name != "mode" and path.is_file():

@@ -66,7 +66,7 @@ cat >/etc/slurm/epilog.d/99-corpus <<EPILOG
 #!/bin/bash
 run=/run/railgate/jobs/\$SLURM_JOB_ID/current
 mkdir -p $state/runs/\$SLURM_JOB_ID
-cp -r \$run/user/ranks \$run/user/app \$run/tasks.json \$run/samples.* $state/runs/\$SLURM_JOB_ID/ 2>/dev/null
+cp -r \$run/user/ranks \$run/user/app \$run/tasks.json \$run/pauses.json \$run/samples.* $state/runs/\$SLURM_JOB_ID/ 2>/dev/null
 exit 0
 EPILOG
 chmod 755 /etc/slurm/epilog.d/99-corpus

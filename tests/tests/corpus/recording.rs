@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use railgate_joblog::{Log, first_error};
 use railgate_model::UnixMillis;
 use railgate_node_report::application::read as read_rank;
-use railgate_node_report::comm::gather;
+use railgate_node_report::comm::{Communication, gather};
 use railgate_node_report::usage::GpuFigures;
 use railgate_node_report::{Application, JobLog, NodeReport};
 use railgate_rankfile::RankFile;
@@ -100,7 +100,8 @@ impl Recording {
             let (files, unread): (Vec<_>, Vec<_>) = ranks.iter().map(read).partition(Result::is_ok);
             let unread = unread.into_iter().filter_map(Result::err).collect();
             let files: Vec<RankFile> = files.into_iter().filter_map(Result::ok).collect();
-            node.communication = Some(gather(&files, unread));
+            let pauses = optional(&self.0.join("pauses.json"))?;
+            node.communication = Some(Communication { pauses, ..gather(&files, unread) });
         }
         let app = self.files("app")?;
         if !app.is_empty() {
