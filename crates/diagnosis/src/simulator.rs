@@ -429,7 +429,7 @@ fn pauses(node: u32, run: &Run) -> Option<Pauses> {
     let here = run.odd / PER_NODE == node;
     let mut found = Pauses::default();
     for one in &run.pauses {
-        let ahead = if run.odd % PER_NODE == 0 { 1 } else { 0 };
+        let ahead = u32::from(run.odd.is_multiple_of(PER_NODE));
         found.add(Pause {
             start: millis(one.at - STEP_S + if here { 0.0 } else { STEP_S }),
             seconds: one.seconds + STEP_S,

@@ -11,7 +11,7 @@ use railgate_model::UnixMillis;
 use railgate_node_report::comm::{Pause, Pauses};
 use railgate_rankfile::OPERATIONS;
 
-/// Interval of the readings. Reading eight files takes some 20 µs.
+/// Interval of the readings. Reading and judging eight files takes 8 µs.
 pub(super) const EVERY: Duration = Duration::from_millis(100);
 /// A reading that comes later than this leaves unknown what happened before it.
 const LATE: Duration = Duration::from_millis(250);
