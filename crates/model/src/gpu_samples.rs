@@ -88,6 +88,14 @@ macro_rules! gpu_fields {
             pub const GPM: &'static [GpmMetric] =
                 &[$($(GpmMetric { field: GpuField::$field, id: $id, factor: $unit },)?)*];
 
+            /// Whether a node report has the field, with its minimum and maximum.
+            pub fn is_reported(self) -> bool {
+                match self {
+                    $(GpuField::$field => true,)*
+                    $(GpuField::$inner => false,)*
+                }
+            }
+
             /// Name in files and reports, `tensor_percent`.
             pub fn name(self) -> &'static str {
                 match self {

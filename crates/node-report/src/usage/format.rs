@@ -14,9 +14,9 @@
 //!
 //! A sample: start (u64, Unix milliseconds), seconds (f32), number of folded samples (u16), state (u8: 0
 //! running, 1 suspended, 2 yielded), then the values of each GPU, each port and the host in the head's order.
-//! Values: two bits per field (0 unknown, 1 zero, 2 one number, 3 mean with minimum and maximum), padded to
-//! whole bytes, then for each field with numbers the mean (f32) and, in a folded sample, minimum and maximum as
-//! the upper half of an f32, which is exact to 0.4 %.
+//! Values: two bits per field (0 unknown, 1 zero, 2 one number, 3 mean with minimum and maximum), padded to whole bytes,
+//! then for each field with numbers the mean (f32) and, in a folded sample, minimum and maximum as the upper half of an
+//! f32, which is exact to 0.4 %. Fields that no report has keep the mean only.
 
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
@@ -203,7 +203,7 @@ fn encode_values<F: Field>(values: &Values<F>, spread: bool, out: &mut Vec<u8>) 
     let mut numbers = Vec::new();
     for (place, field) in F::ALL.iter().enumerate() {
         let Some(value) = values.get(*field) else { continue };
-        let flat = !spread || (value.min.total_cmp(&value.max).is_eq());
+        let flat = !spread || !field.has_spread() || (value.min.total_cmp(&value.max).is_eq());
         let state: u128 = match (flat, value.mean == 0.0) {
             (true, true) => 1,
             (true, false) => 2,

@@ -8,6 +8,10 @@ pub trait Field: Copy + Sized + 'static {
     fn place(self) -> usize;
     /// Name in the file's head and in tables: `tensor_percent`.
     fn name(self) -> &'static str;
+    /// Whether a folded sample keeps the minimum and the maximum of the field.
+    fn has_spread(self) -> bool {
+        true
+    }
     /// Whether the field counts from the start of the sampler, so that its last value is the total.
     fn grows(self) -> bool {
         matches!(self.name(), "energy_j" | "errors" | "retransmits" | "congestion_marks")
@@ -46,6 +50,11 @@ impl Field for GpuField {
 
     fn name(self) -> &'static str {
         GpuField::name(self)
+    }
+
+    /// No report has the extremes of the others.
+    fn has_spread(self) -> bool {
+        self.is_reported()
     }
 }
 

@@ -22,7 +22,7 @@ fn sample(folded: u16, number: f32) -> Sample {
     };
     sample.gpus[0].put(GpuField::Graphics, Some(0.0));
     let (min, max) = if folded > 1 { (number / 2.0, number * 2.0) } else { (number, number) };
-    sample.gpus[1].set(GpuField::PowerBrake, Some(Value { mean: number, min, max }));
+    sample.gpus[1].set(GpuField::ProcessWait, Some(Value { mean: number, min, max }));
     sample.host.put(HostField::Cpu, Some(3.5));
     sample
 }
@@ -64,10 +64,20 @@ fn minimum_and_maximum_are_rounded_outwards() {
     for number in [0.1_f32, 99.97, 1979.9, 5.5e10] {
         let bytes = stream(&[Record::Head(head(2, 1)), Record::Sample(sample(2, number))]);
         let Some(Record::Sample(read)) = Records::new(&bytes).nth(1) else { panic!("no sample") };
-        let value = read.gpus[1].get(GpuField::PowerBrake).unwrap();
+        let value = read.gpus[1].get(GpuField::ProcessWait).unwrap();
         assert!(value.min <= number / 2.0 && value.max >= number * 2.0, "{value:?}");
         assert!(value.min > number / 2.0 * 0.992 && value.max < number * 2.0 * 1.008, "{value:?}");
     }
+}
+
+/// No report has their extremes, and a day of a full node has to fit into its limit.
+#[test]
+fn fields_that_no_report_has_keep_the_mean_only() {
+    let mut folded = sample(12, 1.0);
+    folded.gpus[1].set(GpuField::PowerBrake, Some(Value { mean: 3.0, min: 1.0, max: 9.0 }));
+    let bytes = stream(&[Record::Head(head(2, 1)), Record::Sample(folded)]);
+    let Some(Record::Sample(read)) = Records::new(&bytes).nth(1) else { panic!("no sample") };
+    assert_eq!(read.gpus[1].get(GpuField::PowerBrake), Some(Value { mean: 3.0, min: 3.0, max: 3.0 }));
 }
 
 #[test]
