@@ -22,8 +22,11 @@ use files::Files;
 
 const WATCH: &str = "rank-pauses";
 pub(crate) const TASK: Task = Task::stream(WATCH, task);
-/// Interval of searches for new files.
+/// Interval of searches for new files, and in the first minutes, when ranks start: a pause in the first seconds of a training
+/// counts as well.
 const SEARCH: Duration = Duration::from_secs(5);
+const EARLY_SEARCH: Duration = Duration::from_secs(1);
+const STARTING: Duration = Duration::from_secs(180);
 /// Minimum time between two messages with pauses.
 const OFTEN: Duration = Duration::from_secs(2);
 /// Maximum time between two messages, and maximum silence of the child.
@@ -129,8 +132,9 @@ fn task(line: &mut Line) -> Result<(), String> {
     let begun = Instant::now();
     let (mut said, mut search, mut changed) = (begun, begun, false);
     loop {
+        let searches = if begun.elapsed() < STARTING { EARLY_SEARCH } else { SEARCH };
         if Instant::now() >= search {
-            search = Instant::now() + SEARCH;
+            search = Instant::now() + searches;
             // A directory that cannot be read has no pauses. The epilog reports it.
             let _ = files.search();
         }
@@ -143,7 +147,7 @@ fn task(line: &mut Line) -> Result<(), String> {
             say(line, &detector)?;
             (said, changed) = (Instant::now(), false);
         }
-        if !line.wait(if files.is_empty() { SEARCH } else { EVERY }) {
+        if !line.wait(if files.is_empty() { searches } else { EVERY }) {
             return say(line, &detector);
         }
     }
