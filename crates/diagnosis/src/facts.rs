@@ -138,12 +138,13 @@ impl<'a> Facts<'a> {
                 !over
             });
             let mut of_comm = by_node.get(node.node.as_str()).cloned().unwrap_or_default();
+            // The ranks of a node follow the order of its GPUs unless the program reports otherwise.
+            let in_order = of_comm.len() == gpus.len();
             for (place, gpu) in (0_u32..).zip(gpus) {
                 let app = apps.iter().position(|app| app.local_rank == Some(place)).map(|at| apps.remove(at));
-                // The ranks of a node follow the order of its GPUs unless the program reports otherwise.
                 let rank = match app {
                     Some(app) => app.rank,
-                    None if of_comm.len() == gpus.len() => of_comm.keys().next().copied(),
+                    None if in_order => of_comm.keys().next().copied(),
                     None => None,
                 };
                 let comm = rank.and_then(|rank| of_comm.remove(&rank));

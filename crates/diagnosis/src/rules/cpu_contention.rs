@@ -62,8 +62,10 @@ fn by_process(facts: &Facts<'_>, all: &[(&Unit<'_>, HostTime)]) -> Vec<Found> {
     let found: Vec<&(&Unit<'_>, HostTime)> = all.iter().filter(starved).collect();
     let worst = found.iter().max_by(|(_, one), (_, other)| one.starved().total_cmp(&other.starved()));
     let Some((unit, host)) = worst else { return Vec::new() };
-    // One rank that lacks a core delays all others; if all lack one, none of them is the cause.
-    let one = all.len() > 1 && 2 * found.len() <= all.len();
+    // A rank that lacks a core for far longer than the others delays them all; they lack one while they wait for it.
+    let others = all.iter().filter(|(other, _)| !std::ptr::eq(*other, *unit)).map(|(_, host)| host.starved());
+    let usual = median(others.collect());
+    let one = usual.is_some_and(|usual| host.starved() >= 2.0 * usual);
     let (whose, part) = match one {
         true => (format!("the process of {}", unit.name()), unit.name()),
         false => ("each GPU's process".to_owned(), String::new()),
@@ -75,6 +77,6 @@ fn by_process(facts: &Facts<'_>, all: &[(&Unit<'_>, HostTime)]) -> Vec<Found> {
         100.0 * host.idle
     );
     let mut said = Found::new("high", part, what);
-    said.costs = Some(host.starved());
+    said.costs = Some(host.starved() - usual.filter(|_| one).unwrap_or(0.0));
     vec![said]
 }

@@ -61,7 +61,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         return Vec::new();
     }
     let saves = one.saves(facts);
-    let also = if saves { "; it saved a checkpoint meanwhile" } else { "" };
+    let also = if saves { "; it probably saves checkpoints meanwhile" } else { "" };
     let what =
         format!("{} pauses while the others wait: {}{}{also}", one.part, one.words, one.example(facts));
     let confidence = if one.same >= 0.9 && one.count >= 5 { "high" } else { "medium" };
@@ -222,9 +222,13 @@ impl Pausing<'_> {
         }
     }
 
-    /// Whether samples or the program show that the job saved checkpoints during most of these pauses.
+    /// Whether samples or the program show that the job saved checkpoints during most of these pauses, or data was copied off
+    /// the rank's GPU at the rate of `saving`.
     fn saves(&self, facts: &Facts<'_>) -> bool {
         let unit = facts.units.iter().find(|unit| unit.name() == self.part);
+        if unit.and_then(|unit| unit.gpu).is_some_and(|gpu| saving::copies_off(facts, gpu)) {
+            return true;
+        }
         if unit.and_then(|unit| unit.app).is_some_and(|app| app.checkpoint_s >= 0.5 * self.lost_s) {
             return true;
         }
@@ -340,14 +344,14 @@ mod tests {
             .collect();
         node.usage.as_mut().unwrap().phases = Some(Phases { list, training: None, gpus: Vec::new() });
         let told = &found(&sampled)[0];
-        assert!(told.what.ends_with("; it saved a checkpoint meanwhile"), "{told:?}");
+        assert!(told.what.ends_with("; it probably saves checkpoints meanwhile"), "{told:?}");
         assert_eq!(told.fix, Some(saving::RULE.fix));
         // Its report says how long; with a tenth of the time, `saving` has the finding.
         let seconds = nodes[0].usage.as_ref().unwrap().coverage.sampled_s;
         for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
             (rank.checkpoints, rank.checkpoint_s) = (20, 0.08 * seconds);
         }
-        assert!(found(&nodes)[0].what.contains("saved a checkpoint"), "{:?}", found(&nodes));
+        assert!(found(&nodes)[0].what.contains("saves checkpoints"), "{:?}", found(&nodes));
         for rank in nodes.iter_mut().flat_map(|node| &mut node.application.as_mut().unwrap().ranks) {
             rank.checkpoint_s = 0.2 * seconds;
         }

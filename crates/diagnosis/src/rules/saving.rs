@@ -1,4 +1,5 @@
 use railgate_model::Reading;
+use railgate_node_report::usage::GpuUsage;
 
 use crate::facts::{Facts, busy, mean_of, median};
 use crate::host_time::{Pauses, used};
@@ -67,6 +68,15 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some(idle);
     vec![found]
+}
+
+/// Whether much more is copied off a GPU than onto it.
+pub(super) fn copies_off(facts: &Facts<'_>, gpu: &GpuUsage) -> bool {
+    let set = &facts.rules.saving;
+    let (off, onto) = (mean_of(&gpu.counters.pcie_tx_bytes_s), mean_of(&gpu.counters.pcie_rx_bytes_s));
+    off.known().zip(onto.known()).is_some_and(|(off, onto)| {
+        *off >= 1e6 * set.copied_mb_s.get() && *off >= set.copied_times.get() * onto
+    })
 }
 
 /// The pauses of the GPU that pauses longest: where one rank saves, the others wait for it in NCCL with busy GPUs.

@@ -29,8 +29,8 @@ thresholds! {
     waiting_percent: Number(5.0), 0.1 to 100.0, "%", "the median rank waits at least this much of the time";
     waits_percent: Number(30.0), 0.0 to 100.0, "%", "a straggler waits less than this much of what the median rank waits";
     alone_percent: Number(15.0), 0.0 to 100.0, "% of the time", "a rank whose GPU does not show it as well costs at least this much";
-    busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median GPU runs kernels for at least this share of the time";
-    idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU runs kernels for a share of the time that is below the median by more than this";
+    busy_percent: Number(70.0), 0.0 to 100.0, "%", "the median of the other GPUs runs kernels for at least this share of the time";
+    idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU runs kernels for a share of the time that is below theirs by more than this";
 }
 
 /// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
@@ -63,7 +63,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             (Some(_), None) | (None, Some(_)) => "medium",
             (None, None) => continue,
         };
-        let costs = waited.or(idle).unwrap_or(0.0);
+        // Waits of few timed calls are an estimate; an idle GPU was measured all the time.
+        let costs = waited.unwrap_or(0.0).max(idle.unwrap_or(0.0));
         // Rare pauses that explain most of it.
         if pausing.as_ref().is_some_and(|one| one.part == name && one.costs >= 0.5 * costs) {
             continue;
@@ -136,13 +137,14 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
             _ => None,
         })
         .collect();
-    let Some(typical) = median(known.iter().map(|(_, busy)| *busy).collect()) else { return Vec::new() };
     let set = &facts.rules.sleeping_rank;
-    if known.len() < 2 || typical < set.busy_percent.get() {
-        return Vec::new();
-    }
-    let idle = known.iter().filter(|(_, busy)| *busy < typical - set.idle_percent.get());
-    idle.map(|(unit, busy)| (unit.name(), (typical - busy) / 100.0)).collect()
+    let late = known.iter().filter_map(|(unit, busy)| {
+        // With its own, the median of two GPUs would be their mean.
+        let others = known.iter().filter(|(other, _)| !std::ptr::eq(*other, *unit)).map(|(_, busy)| *busy);
+        let typical = median(others.collect()).filter(|typical| *typical >= set.busy_percent.get())?;
+        (*busy < typical - set.idle_percent.get()).then(|| (unit.name(), (typical - busy) / 100.0))
+    });
+    late.collect()
 }
 
 #[cfg(test)]
