@@ -24,9 +24,9 @@ pub(crate) enum Half {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Kind {
     pub(crate) half: Half,
-    /// Added after the halves were made.
+    /// Number of the list: 0, the first one; 1, added to it; 2, fixed after rules were last changed, and all held out.
     #[serde(default)]
-    pub(crate) later: bool,
+    pub(crate) later: u8,
     #[serde(default = "completed")]
     ended: String,
     right: String,
