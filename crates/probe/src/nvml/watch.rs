@@ -16,7 +16,7 @@ use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpu::Gpu;
+use gpu::{Gpu, Now};
 use nix::sys::resource::{UsageWho, getrusage};
 use nvml_wrapper::Nvml;
 use railgate_child::Line;
@@ -31,6 +31,8 @@ const TICK: Duration = Duration::from_millis(50);
 const SHORTEST: Duration = Duration::from_millis(200);
 /// Share of one core that the windows within a sample may use, for all GPUs together.
 const BUDGET: f64 = 0.002;
+/// Records of utilisation that are read per sample; the driver keeps 14 s, almost three samples.
+const RECORDS: usize = 4;
 
 /// Samples until the other side asks for an end.
 pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
@@ -120,9 +122,16 @@ fn read(order: &GpuWatch, gpus: &mut [Gpu<'_>], line: &SharedLine<'_>) -> Result
                     gpu.read_energy();
                 }
             }
+            let mine = turn;
             turn = (turn + 1) % gpus.len().max(1);
             let seconds = now.duration_since(begun).as_secs_f64();
-            let samples = gpus.iter_mut().map(|gpu| gpu.sample(seconds)).collect();
+            let rounds = u32::try_from(gpus.len().div_ceil(RECORDS)).unwrap_or(u32::MAX).max(1);
+            let sample = |(place, gpu): (u32, &mut Gpu<'_>)| {
+                let turn = !go_on || usize::try_from(place) == Ok(mine);
+                let record = !go_on || place.wrapping_add(count).is_multiple_of(rounds);
+                gpu.sample(Now { seconds, turn, record })
+            };
+            let samples = (0..).zip(gpus.iter_mut()).map(sample).collect();
             // Summing up the pages takes longer than the rest of a sample.
             if count.is_multiple_of(12) {
                 memory_mib = memory_mib.max(own_memory_mib().unwrap_or(0.0));

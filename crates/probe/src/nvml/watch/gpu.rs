@@ -19,6 +19,8 @@ const MIB: f64 = 1_048_576.0;
 const MOST_WINDOWS: usize = 256;
 /// Processes per GPU and call; more are not read.
 const MOST_PROCESSES: usize = 64;
+/// Less than the memory of a CUDA context, 524 MiB on an H100.
+const CONTEXT_BYTES: u64 = 256 << 20;
 /// `NVML_ERROR_NOT_FOUND`: no new window.
 const NOTHING_NEW: u32 = 6;
 /// The processes are always those of this machine, even if a test simulates its GPUs.
@@ -48,6 +50,25 @@ pub(super) struct Gpu<'l> {
     energy_first: Option<f64>,
     pauses: Pauses,
     host_side: HostSide,
+    /// Processes on the GPU when they were last read.
+    on_it: Reading<Vec<u32>>,
+    /// Memory in use at that time, bytes.
+    memory_then: Option<u64>,
+}
+
+/// What is read when a sample is made. Calls that take a millisecond or two are made for some of the GPUs, in turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    /// Length of the interval, seconds.
+    pub(super) seconds: f64,
+    /// Whether it is this GPU's turn.
+    pub(super) turn: bool,
+    /// Whether the driver's record of its utilisation is read, which covers more than one interval.
+    pub(super) record: bool,
+}
+
+fn not_its_turn<T>() -> Reading<T> {
+    Reading::Failed("read for some of the GPUs, in turn".to_owned())
 }
 
 impl<'l> Gpu<'l> {
@@ -77,6 +98,8 @@ impl<'l> Gpu<'l> {
             energy_first: None,
             pauses: Pauses::default(),
             host_side: HostSide::default(),
+            on_it: Reading::Failed("not read yet".to_owned()),
+            memory_then: None,
         };
         gpu.instance = slice.and_then(|handle| {
             ask(lib.nvmlDeviceGetGpuInstanceId.as_ref().ok(), "nvmlDeviceGetGpuInstanceId", |call| {
@@ -253,8 +276,8 @@ impl<'l> Gpu<'l> {
         };
     }
 
-    /// `seconds`: length of the interval.
-    pub(super) fn sample(&mut self, seconds: f64) -> GpuSample {
+    /// Makes a sample of the last interval. `now`: what else is read now.
+    pub(super) fn sample(&mut self, now: Now) -> GpuSample {
         let mut sample = GpuSample::default();
         let metrics = match &mut self.gpm {
             Reading::Known(gpm) => gpm.sample(),
@@ -275,9 +298,15 @@ impl<'l> Gpu<'l> {
             sample.set(work, both.map(|(activity, clock)| activity * clock));
         }
         sample.set(GpuField::SmClock, clock.mean);
-        let utilization = self.out_utilization();
-        let record = self.read_pauses();
-        let over = self.pauses.take();
+        // GPM has better figures of both.
+        let utilization = match self.gpm {
+            Reading::Known(_) if !now.turn => not_its_turn(),
+            _ => self.out_utilization(),
+        };
+        let (record, over) = match now.record {
+            true => (self.read_pauses(), self.pauses.take()),
+            false => (not_its_turn(), None),
+        };
         let of = |get: fn(&super::pauses::Over) -> f64| match (&record, &over) {
             (Reading::Known(()), Some(over)) => Reading::Known(get(over)),
             (Reading::Known(()), None) => Reading::Failed("the driver has no new utilisation".to_owned()),
@@ -285,7 +314,12 @@ impl<'l> Gpu<'l> {
         };
         sample.set(GpuField::Paused, of(|over| over.paused_percent));
         sample.set(GpuField::Pauses, of(|over| over.per_minute));
-        let host = self.host_side.step(Path::new(PROC), &self.processes(), seconds);
+        let memory_used = self.memory().map(|memory| memory.used);
+        if now.turn || self.has_changed(&memory_used) {
+            self.on_it = self.processes();
+            self.memory_then = memory_used.known().copied();
+        }
+        let host = self.host_side.step(Path::new(PROC), &self.on_it, now.seconds);
         sample.set(GpuField::ProcessCpu, host.cpu_percent);
         sample.set(GpuField::ProcessWait, host.wait_percent);
         // The record covers the whole interval, the rates only its last window.
@@ -300,7 +334,7 @@ impl<'l> Gpu<'l> {
         sample.set(GpuField::Energy, self.energy.clone());
         sample.set(GpuField::Temperature, self.temperature());
         #[expect(clippy::cast_precision_loss, reason = "no GPU has an exbibyte")]
-        let memory_used = self.memory().map(|memory| memory.used as f64 / MIB);
+        let memory_used = memory_used.map(|bytes| bytes as f64 / MIB);
         sample.set(GpuField::MemoryUsed, memory_used);
         for (mean, (reason, _)) in self.reasons.iter_mut().zip(REASONS) {
             sample.set(reason, mean.take());
@@ -351,6 +385,12 @@ impl<'l> Gpu<'l> {
                 percent: unsafe { sample.sampleValue.uiVal },
             }));
         })
+    }
+
+    /// Whether a process may have come or gone since the processes were last read: the memory in use tells.
+    fn has_changed(&self, memory_used: &Reading<u64>) -> bool {
+        let difference = memory_used.known().zip(self.memory_then).map(|(now, then)| now.abs_diff(then));
+        difference.is_none_or(|bytes| bytes > CONTEXT_BYTES)
     }
 
     /// Process ids that use the GPU, or the job's instance of it.
