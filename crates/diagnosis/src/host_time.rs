@@ -43,6 +43,12 @@ impl HostTime {
         (self.wait * self.idle).clamp(0.0, self.idle)
     }
 
+    /// Share of the CPU time that the threads wanted and did not get. A program with many threads waits a little for each of
+    /// them; one that lacks a core waits for most of its time.
+    pub(super) fn lacks(&self) -> f64 {
+        if self.wait > 0.0 { self.wait / (self.cpu + self.wait) } else { 0.0 }
+    }
+
     /// Time in which no kernel runs and a thread computes.
     pub(super) fn computes(&self) -> f64 {
         (self.idle - self.asleep() - self.starved()).max(0.0)

@@ -22,7 +22,7 @@ several processes bound to it looks like too few cores for all: then far fewer c
 };
 
 thresholds! {
-    pressure_percent: Number(20.0), 0.1 to 100.0, "%", "a process waits for a core for at least this share of the time";
+    pressure_percent: Number(20.0), 0.1 to 100.0, "%", "a process waits for a core for at least this share of the time (where its own times are known, also of the CPU time that it wanted)";
     busy_percent: Number(75.0), 0.0 to 100.0, "%", "and its GPU (without the processes' times: the mean GPU) runs kernels for at most this share of the time";
 }
 
@@ -57,7 +57,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
 fn by_process(facts: &Facts<'_>, all: &[(&Unit<'_>, HostTime)]) -> Vec<Found> {
     let set = &facts.rules.cpu_contention;
     let starved = |(_, host): &&(&Unit<'_>, HostTime)| {
-        host.wait >= set.pressure_percent.share() && 1.0 - host.idle <= set.busy_percent.share()
+        let pressure = set.pressure_percent.share();
+        host.wait >= pressure && host.lacks() >= pressure && 1.0 - host.idle <= set.busy_percent.share()
     };
     let found: Vec<&(&Unit<'_>, HostTime)> = all.iter().filter(starved).collect();
     let worst = found.iter().max_by(|(_, one), (_, other)| one.starved().total_cmp(&other.starved()));
