@@ -93,7 +93,7 @@ pub mod head {
     pub const PANICS: usize = 17;
     /// Number of times that timing was switched on.
     pub const SWITCHES: usize = 18;
-    /// Which start of the step inside the attempt the process belongs to: [`crate::start_number`]. Earlier writers left 0.
+    /// Which start of the step inside the attempt the process belongs to: [`crate::start_number()`]. Earlier writers left 0.
     pub const START: usize = 19;
     /// Version of the plugin, text of at most 32 bytes.
     pub const PLUGIN: usize = 20;
