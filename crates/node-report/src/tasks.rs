@@ -286,7 +286,7 @@ mod tests {
         let at = |time| start_at(&tasks.starts, time);
         assert_eq!([at(0), at(8_500), at(40_999), at(41_000), at(60_000)], [0, 0, 0, 1, 2]);
         assert_eq!(tasks.groups.len(), 1, "the number makes no other environment: {:?}", tasks.groups);
-        // Whatever a program sets, the list stays short.
+        // A program may set any number; the list stays short.
         tasks.add(90_000, look((0..500).map(|start| of(&start.to_string(), None)).collect()));
         assert_eq!((tasks.starts.len(), tasks.starts[63].start_number), (MOST_LISTED_STARTS, 499));
         assert_eq!(start_at(&[], 5), 0);

@@ -97,7 +97,7 @@ fn loaders_compute(facts: &Facts<'_>) -> Option<Found> {
     let asleep = all.iter().map(|(_, host)| host.asleep()).min_by(f64::total_cmp)?;
     let idle = median(all.iter().map(|(_, host)| host.idle).collect())?;
     let cores = other_cores(facts)?;
-    // Who computes for most of the idle time waits for nobody.
+    // A process that computes for most of the idle time does not wait for its loaders.
     if asleep < set.asleep_percent.share() || 2.0 * asleep < idle || cores < set.loader_cores.get() {
         return None;
     }

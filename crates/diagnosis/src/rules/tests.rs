@@ -190,7 +190,7 @@ fn loaders() -> Vec<NodeReport> {
     with_host(0.45, 0.0, 1.2, true)
 }
 
-/// A rank's GPU is not idle, but it waits for nobody in NCCL.
+/// A rank waits for no other one in NCCL, and the GPUs' activity is unknown.
 fn waits_alone() -> Vec<NodeReport> {
     let mut nodes = only(Plant::Sleeps);
     for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {

@@ -174,7 +174,7 @@ fn a_text_that_points_at_hardware_is_compared_with_the_gate() {
     assert!(gate.contains("but not all was checked (n1: not checked after the run)"), "{gate}");
 }
 
-/// Whatever found the rank, its owner need not search the log for it.
+/// The owner need not search the log for the rank that was found.
 #[test]
 fn a_finding_about_the_rank_that_failed_points_at_the_line() {
     use railgate_node_report::{TaskRank, Tasks};

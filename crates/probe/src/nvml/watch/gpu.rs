@@ -56,7 +56,7 @@ pub(super) struct Gpu<'l> {
     memory_then: Option<u64>,
 }
 
-/// What is read when a sample is made. Calls that take a millisecond or two are made for some of the GPUs, in turn.
+/// The readings of one sample. Calls that take a millisecond or two are made for some of the GPUs, in turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     /// Length of the interval, seconds.
