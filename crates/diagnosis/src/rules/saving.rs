@@ -51,8 +51,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     ) else {
         return Vec::new();
     };
-    let saves = off >= 1e6 * set.copied_mb_s.get() && off >= set.copied_times.get() * onto;
-    if busy > set.busy_percent.get() || !saves {
+    if busy > set.busy_percent.get() || !is_saved(set, off, onto) {
         return Vec::new();
     }
     let (idle, at_a_time) = match longest_pauses(facts) {
@@ -72,11 +71,13 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
 
 /// Whether much more is copied off a GPU than onto it.
 pub(super) fn copies_off(facts: &Facts<'_>, gpu: &GpuUsage) -> bool {
-    let set = &facts.rules.saving;
     let (off, onto) = (mean_of(&gpu.counters.pcie_tx_bytes_s), mean_of(&gpu.counters.pcie_rx_bytes_s));
-    off.known().zip(onto.known()).is_some_and(|(off, onto)| {
-        *off >= 1e6 * set.copied_mb_s.get() && *off >= set.copied_times.get() * onto
-    })
+    off.known().zip(onto.known()).is_some_and(|(off, onto)| is_saved(&facts.rules.saving, *off, *onto))
+}
+
+/// Whether data leaves a GPU as while a checkpoint is saved. Bytes per second off the GPU and onto it.
+fn is_saved(set: &Settings, off: f64, onto: f64) -> bool {
+    off >= 1e6 * set.copied_mb_s.get() && off >= set.copied_times.get() * onto
 }
 
 /// The pauses of the GPU that pauses longest: where one rank saves, the others wait for it in NCCL with busy GPUs.
