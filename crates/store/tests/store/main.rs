@@ -54,7 +54,7 @@ const CASES: &[Case] = &[
     ("old reports go, links in them are not followed", sweep::swept),
     ("samples go before their report, and what is not ours stays", sweep::only_ours_is_swept),
     ("each user sweeps their own reports, root becomes each owner if it must", sweep::swept_by_owners),
-    ("the text of a log is for its owner alone, whatever the access", reader::log),
+    ("the text of a log is for its owner alone, regardless of the access", reader::log),
     ("with access for the account only its group reads", writer::account),
     ("a large job is read in pages, and its samples are left alone", reader::pages),
     ("what decides comes in short fields and of one attempt", reader::words),
