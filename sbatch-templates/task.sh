@@ -16,10 +16,15 @@ to_program() {
     esac
 }
 trap '' USR1
+# A signal at the moment at which the program ends makes bash forget the exit code (wait then returns 255), so it also goes through
+# a pipe.
+exec 4<> <(:)
 # Hide these shells' messages about its end.
-(trap : TERM; exec 3>&2 2>/dev/null; bash -c "$1" railgate-program 2>&3 3>&-) &
+(trap : TERM; exec 3>&2 2>/dev/null; bash -c "$1" railgate-program 2>&3 3>&- 4>&-; code=$?; echo "$code" >&4; exit "$code") &
 exec 2>/dev/null
 trap 'pass_on $$' USR1
 trap 'to_program "$!"' TERM
 while kill -0 "$!"; do wait "$!"; done
+trap '' USR1 TERM
+if read -r -t 1 code <&4; then exit "$code"; fi
 wait "$!"
