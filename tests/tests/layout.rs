@@ -59,6 +59,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`diagnosis` is pure: all that a rule needs is in the node reports",
     ),
     (
+        "guard",
+        &["model", "node-report"],
+        "`guard` is pure: all that it judges comes in the looks of the sampler",
+    ),
+    (
         "store",
         &["child", "diagnosis", "fsutil", "model", "node-report", "text"],
         "`store` writes, reads and sweeps files of reports; of `diagnosis` it uses only the table `[report.rules]`",
@@ -79,6 +84,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "child",
             "fsutil",
             "gate",
+            "guard",
             "metrics",
             "model",
             "node-report",
@@ -150,6 +156,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &[
             "child",
             "fsutil",
+            "guard",
             "metrics",
             "model",
             "node-report",
@@ -159,7 +166,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "runner",
             "store",
         ],
-        "`railgate-sampler` reads and records beside a job: it neither judges, nor asks Slurm, nor makes pages",
+        "`railgate-sampler` reads and records beside a job, and asks `guard`: it judges no node, asks no Slurm and makes no pages",
     ),
     (
         "cli",

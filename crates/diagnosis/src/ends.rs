@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use railgate_model::{ProcessExit, UnixMillis};
-use railgate_node_report::{NodeReport, TaskRank};
+use railgate_node_report::{NodeReport, TaskRank, programs};
 
 /// A rank of the newest start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,23 +24,19 @@ impl RankEnd<'_> {
 /// The ranks of the newest start, and of its last step: a script may run several steps one after the other, with other
 /// ranks. Sorted by node and rank.
 pub(crate) fn rank_ends<'a>(nodes: &'a [NodeReport], start_number: u32) -> Vec<RankEnd<'a>> {
-    let of_start = |one: &&(&str, &TaskRank)| one.1.start_number == start_number;
-    let all: Vec<(&str, &TaskRank)> = nodes
-        .iter()
-        .filter_map(|node| Some((node.node.as_str(), node.tasks.as_ref()?)))
-        .flat_map(|(node, tasks)| tasks.ranks.iter().map(move |one| (node, one)))
-        .collect();
-    let last = all.iter().filter(of_start).max_by_key(|(_, one)| one.began);
+    let of = |node: &'a NodeReport| {
+        let ranks = node.tasks.as_ref().map_or(&[][..], |tasks| &tasks.ranks);
+        ranks.iter().filter(move |one| one.start_number == start_number).map(|one| (node.node.as_str(), one))
+    };
+    let all: Vec<(&str, &TaskRank)> = nodes.iter().flat_map(of).collect();
+    let last = all.iter().max_by_key(|(_, one)| one.began);
     let step = last.map_or("", |(_, one)| one.step.as_str());
     let mut ranks: BTreeMap<(&str, u32), Vec<&TaskRank>> = BTreeMap::new();
-    for (node, one) in all.iter().filter(of_start).filter(|(_, one)| one.step == step) {
+    for (node, one) in all.iter().filter(|(_, one)| one.step == step) {
         ranks.entry((*node, one.rank)).or_default().push(*one);
     }
     let end = |((node, rank), processes): ((&'a str, u32), Vec<&TaskRank>)| {
-        // A shell may outlive the program that it started, and then the rank is gone all the same.
-        let programs: Vec<&TaskRank> = processes.iter().filter(|one| one.gpu).copied().collect();
-        let telling = if programs.is_empty() { processes } else { programs };
-        let ended: Option<Vec<_>> = telling.iter().map(|one| one.ended.zip(one.exit)).collect();
+        let ended: Option<Vec<_>> = programs(&processes).iter().map(|one| one.ended.zip(one.exit)).collect();
         RankEnd { node, rank, ended: ended.and_then(|ends| ends.into_iter().max_by_key(|(time, _)| *time)) }
     };
     ranks.into_iter().map(end).collect()

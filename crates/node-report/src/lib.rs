@@ -12,6 +12,7 @@ mod counters;
 mod decision;
 mod evidence;
 mod for_reader;
+mod hangs;
 mod job_log;
 mod node_report;
 pub mod phases;
@@ -33,6 +34,7 @@ pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, RunGpus, Window, gp
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};
+pub use hangs::{Culprit, Hang, HangKind, Hangs, WaitedIn};
 pub use job_log::{JobLog, LogError, LogFound};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, GateRun, KernelEvents, MissingPart, NodeReport, Options, REPORT_SCHEMA,
@@ -40,7 +42,7 @@ pub use node_report::{
 };
 pub use slurm_end::SlurmEnd;
 pub use slurm_view::{DownNode, SlurmView};
-pub use task_ranks::{TaskRank, add_ranks};
+pub use task_ranks::{TaskRank, add_ranks, programs};
 pub use tasks::{JOB_NAME, StepStart, TaskGroup, Tasks, start_at};
 pub use transport::{Over, Sure, Transport, transport};
 pub use usage::Usage;

@@ -4,7 +4,7 @@ use railgate_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::usage::{GpuFigures, phases, summarize};
-use crate::{Application, Applied, Communication, GpuUse, PortUse, Tasks, Transport, Usage, Window};
+use crate::{Application, Applied, Communication, GpuUse, Hangs, PortUse, Tasks, Transport, Usage, Window};
 
 /// Schema that this build writes. Readers accept it and all earlier ones; fields are added, never renamed.
 pub const REPORT_SCHEMA: u32 = 1;
@@ -77,6 +77,9 @@ pub struct NodeReport {
     /// Counts of NCCL's profiler plugin; `None` if no process loaded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication: Option<Communication>,
+    /// Hangs that the guard found while the job ran; `None` if it found none, or did not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hangs: Option<Hangs>,
     /// Report of the program; `None` if it wrote none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Application>,
@@ -140,6 +143,7 @@ impl NodeReport {
             usage: None,
             application: None,
             communication: None,
+            hangs: None,
             window: None,
             gpus: Vec::new(),
             ports: Vec::new(),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use railgate_model::{GpuCounters, Reading, UnixMillis};
 use serde::{Deserialize, Serialize};
 
-use crate::usage::{Coverage, GpuUsage, HardwareFlop, HostUsage, Spread, Usage};
+use crate::usage::{Coverage, GpuUsage, HardwareFlop, HostUsage, Sample, Spread, Usage, cell};
 
 pub(crate) use by_gpu::by_gpu;
 pub(crate) use classify::{Cell, CellGpu, classify_starts};
@@ -108,6 +108,25 @@ impl PhaseKind {
     pub fn is_training(self) -> bool {
         matches!(self, PhaseKind::Steady | PhaseKind::Slow)
     }
+}
+
+/// What a GPU does during one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GpuActivity {
+    /// It runs kernels that do something.
+    Works,
+    /// It only runs kernels that wait, as NCCL's do: all the time, on few SMs, without tensor activity or memory traffic. Known
+    /// only with GPM.
+    Waits,
+    /// It runs almost no kernel.
+    Idle,
+    /// Not sampled.
+    Unknown,
+}
+
+/// What each GPU of a sample does. `others`: the job has another GPU that one can wait for.
+pub fn gpu_activities(sample: &Sample, others: bool) -> Vec<GpuActivity> {
+    cell(sample).gpus.iter().map(|gpu| gpu.activity(others)).collect()
 }
 
 /// Means over the samples that lie completely in [`PhaseKind::Steady`] and [`PhaseKind::Slow`].

@@ -76,6 +76,13 @@ pub fn add_ranks(known: &mut Vec<TaskRank>, found: Vec<RankProcess>) {
     }
 }
 
+/// Of the processes of one rank those that tell whether it still runs: its programs. A shell may outlive the program that it
+/// started, and then the rank is gone all the same. Without a known program, all of them.
+pub fn programs<'a>(of_rank: &[&'a TaskRank]) -> Vec<&'a TaskRank> {
+    let programs: Vec<&TaskRank> = of_rank.iter().filter(|one| one.gpu).copied().collect();
+    if programs.is_empty() { of_rank.to_vec() } else { programs }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

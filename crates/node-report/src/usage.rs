@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use cards::{Card, Cards, GpuFigures};
 pub use fold::Fold;
 pub use sample::{Field, HostField, RailField, Sample, State, Value, Values};
+pub(crate) use summary::cell;
 pub use summary::{is_idle, joined, moment, phases, summarize, timeline};
 
 /// Figures of the sampler of one node over one run.

@@ -2,7 +2,7 @@
 
 use railgate_model::UnixMillis;
 
-use super::{Phase, PhaseKind};
+use super::{GpuActivity, Phase, PhaseKind};
 use crate::tasks::{StepStart, start_at};
 
 /// Activity in percent below which a GPU does no work.
@@ -59,6 +59,16 @@ impl CellGpu {
             return false;
         };
         kernels >= WAIT_KERNELS && sm < WAIT_SMS && tensor < WAIT_TENSOR && dram < WAIT_MEMORY
+    }
+
+    /// What it does; `others`: the job has another GPU that it can wait for.
+    pub(super) fn activity(&self, others: bool) -> GpuActivity {
+        match self.is_known() {
+            false => GpuActivity::Unknown,
+            true if others && self.waits() => GpuActivity::Waits,
+            true if self.work() >= IDLE => GpuActivity::Works,
+            true => GpuActivity::Idle,
+        }
     }
 
     /// Level of its work, percent.

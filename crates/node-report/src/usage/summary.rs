@@ -141,7 +141,7 @@ pub fn phases(
 }
 
 /// What the phases depend on.
-fn cell(sample: &Sample) -> Cell {
+pub(crate) fn cell(sample: &Sample) -> Cell {
     let gpu = |values: &super::Values<GpuField>| CellGpu {
         kernels: values.mean(GpuField::Graphics).or(values.mean(GpuField::AnyKernel)),
         sm: values.mean(GpuField::Sm),

@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use humantime::format_duration;
+use railgate_model::duration_text;
+use serde::{Deserialize, Serialize};
+
+/// `[guard]`: finds jobs that hang while they run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuardConfig {
+    /// What follows a hang.
+    pub mode: GuardMode,
+    /// How long others wait after the end of a rank's process before it is called a hang.
+    #[serde(with = "duration_text")]
+    pub after_exit: Duration,
+    /// The same of a rank that is stopped (SIGSTOP).
+    #[serde(with = "duration_text")]
+    pub after_stop: Duration,
+    /// How long no rank makes progress, without such a proof.
+    #[serde(with = "duration_text")]
+    pub after: Duration,
+    /// How long a rank waits for a file system.
+    #[serde(with = "duration_text")]
+    pub after_storage: Duration,
+}
+
+/// What follows a hang.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuardMode {
+    /// Hangs are not looked for.
+    Off,
+    /// The report names it.
+    #[default]
+    Report,
+    /// A line in the job's own output names it as well.
+    Notify,
+}
+
+impl Default for GuardConfig {
+    fn default() -> Self {
+        GuardConfig {
+            mode: GuardMode::default(),
+            after_exit: Duration::from_secs(20),
+            after_stop: Duration::from_secs(45),
+            after: Duration::from_secs(150),
+            after_storage: Duration::from_secs(600),
+        }
+    }
+}
+
+impl GuardConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let limits = [
+            ("after_exit", self.after_exit, 10, 86_400),
+            ("after_stop", self.after_stop, 20, 86_400),
+            ("after", self.after, 60, 86_400),
+            ("after_storage", self.after_storage, 60, 86_400),
+        ];
+        let wrong = limits.into_iter().filter_map(|(key, is, least, most)| {
+            let (least, most) = (Duration::from_secs(least), Duration::from_secs(most));
+            (!(least..=most).contains(&is)).then(|| {
+                let [is, least, most] = [is, least, most].map(format_duration);
+                format!("guard.{key}: {is} is not within {least} to {most}")
+            })
+        });
+        wrong.collect()
+    }
+}

@@ -1,0 +1,269 @@
+//! Whether a wait is a hang, and who is waited for.
+
+use std::time::Duration;
+
+use railgate_model::UnixMillis;
+use railgate_node_report::phases::GpuActivity;
+use railgate_node_report::plain::span;
+use railgate_node_report::{Culprit, Hang, HangKind, WaitedIn};
+
+use crate::GuardConfig;
+use crate::look::{Counts, CountsOf, Look, RankLook, RankState};
+
+/// CPU time above which a rank computes, percent of one core. A rank that sleeps has threads that wake up now and then.
+const COMPUTES: f64 = 10.0;
+/// CPU time of a rank that waits in a collective: most programs ask the GPU without a pause.
+const SPINS: f64 = 50.0;
+/// Transfers above which a rank reads or saves data, bytes per second.
+const TRANSFERS: f64 = 100_000.0;
+/// The others begin to wait for a rank at most so long after its end, milliseconds: what is enqueued already is done first.
+const NEEDED: UnixMillis = 120_000;
+/// Functions of the kernel in which a server waits for requests. Training programs do not sleep there: Python's queues and
+/// data loaders use `poll` and `futex`.
+const REQUESTS: [&str; 3] = ["ep_poll", "inet_csk_accept", "unix_accept"];
+/// Parts of names of functions in which a process waits for a file system.
+const STORAGE: [&str; 20] = [
+    "fuse",
+    "request_wait_answer",
+    "nfs",
+    "rpc_wait",
+    "lustre",
+    "ll_",
+    "cl_",
+    "osc_",
+    "ptlrpc",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "io_schedule",
+    "folio_wait",
+    "wait_on_page",
+    "jbd2",
+    "balance_dirty_pages",
+    "iomap",
+    "blk_",
+];
+
+/// The hang that this look shows. `since`: when ranks stopped to make progress; `begun`: the job has worked before.
+pub(crate) fn judge(look: &Look<'_>, since: UnixMillis, begun: bool, set: &GuardConfig) -> Option<Hang> {
+    let case = Case { look, since };
+    case.gone(set.after_exit).or_else(|| {
+        if !begun {
+            return None;
+        }
+        case.stopped(set.after_stop).or_else(|| if case.lasts(set.after) { case.stands(set) } else { None })
+    })
+}
+
+struct Case<'a> {
+    look: &'a Look<'a>,
+    since: UnixMillis,
+}
+
+impl Case<'_> {
+    fn lasts(&self, time: Duration) -> bool {
+        Duration::from_millis(self.look.end.saturating_sub(self.since)) >= time
+    }
+
+    fn gone(&self, after: Duration) -> Option<Hang> {
+        let gone: Vec<&RankLook> = self.look.ranks.iter().filter(|one| one.ended.is_some()).collect();
+        // Ranks that end one after the other have finished.
+        if gone.is_empty() || gone.len() == self.look.ranks.len() {
+            return None;
+        }
+        let last = gone.iter().filter_map(|one| Some(one.ended?.0)).max()?;
+        let case = Case { since: self.since.max(last), ..*self };
+        // Ranks that worked on for long do not need it.
+        if !case.lasts(after) || self.since > last.saturating_add(NEEDED) {
+            return None;
+        }
+        let signs = gone.iter().filter_map(|one| {
+            let (_, exit) = one.ended?;
+            Some(format!("the process of rank {} {exit}", one.rank))
+        });
+        Some(Hang { since: gone_first(&gone)?, ..case.hang(HangKind::Gone, &gone, signs.collect()) })
+    }
+
+    fn stopped(&self, after: Duration) -> Option<Hang> {
+        let is_stopped = |one: &&RankLook| one.state.as_ref().is_some_and(|state| state.state == Some('T'));
+        let stopped: Vec<&RankLook> = self.running().filter(is_stopped).collect();
+        // If all are, the job is suspended.
+        if stopped.is_empty() || stopped.len() == self.running().count() || !self.lasts(after) {
+            return None;
+        }
+        let signs =
+            stopped.iter().map(|one| format!("the program of rank {} is stopped (state T)", one.rank));
+        Some(self.hang(HangKind::Stopped, &stopped, signs.collect()))
+    }
+
+    /// Nobody makes progress, and no process has ended or is stopped.
+    fn stands(&self, set: &GuardConfig) -> Option<Hang> {
+        let (behind, signs) = match self.behind() {
+            Some(found) => found,
+            None => match self.sleeps_alone() {
+                Some(found) => found,
+                None => return self.all_wait(set),
+            },
+        };
+        let states: Vec<&RankState> = behind.iter().map(|one| one.state.as_ref()).collect::<Option<_>>()?;
+        if states.iter().any(|state| !is_at_rest(state)) {
+            return None;
+        }
+        let signs = |more: Vec<String>| signs.iter().cloned().chain(more).collect();
+        let sleep = behind.iter().zip(&states).map(|(one, state)| sleep(one.rank, state)).collect();
+        if states.iter().any(|state| waits_for_storage(state)) {
+            // Storage recovers, so it is called a hang only much later.
+            let kind = if self.lasts(set.after_storage) { HangKind::Blocked } else { HangKind::Storage };
+            return Some(self.hang(kind, &behind, signs(sleep)));
+        }
+        let blocked = states.iter().any(|state| state.state == Some('D'));
+        let kind = if blocked { HangKind::Blocked } else { HangKind::Behind };
+        Some(self.hang(kind, &behind, signs(sleep)))
+    }
+
+    fn running(&self) -> impl Iterator<Item = &RankLook> {
+        self.look.ranks.iter().filter(|one| one.ended.is_none())
+    }
+
+    /// Ranks of this node with fewer operations than others, and what shows it.
+    fn behind(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
+        let counts = self.look.counts?;
+        let of =
+            counts.communicators.iter().filter(|one| !one.behind().is_empty()).max_by_key(|one| one.size)?;
+        let pids = of.behind();
+        let behind: Vec<&RankLook> = self.running().filter(|one| pids.contains(&one.pid)).collect();
+        let fewest = of.ranks.iter().map(|one| one.2).min()?;
+        let most = of.ranks.iter().map(|one| one.2).max()?;
+        if behind.is_empty() {
+            return None;
+        }
+        let sign = format!(
+            "{} enqueued {fewest} operations, others {most} (the last one: {}), and no rank one more for {}",
+            ranks(&behind),
+            of.op,
+            self.span(counts.moved),
+        );
+        Some((behind, vec![sign]))
+    }
+
+    /// Without counts: the one rank that sleeps while all others ask their GPU without a pause, if one GPU is idle.
+    fn sleeps_alone(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
+        if self.look.counts.is_some() || !self.look.gpus.contains(&GpuActivity::Idle) {
+            return None;
+        }
+        let cpu = |one: &&RankLook| one.state.as_ref().and_then(|state| state.cpu_percent);
+        let all: Vec<&RankLook> = self.running().collect();
+        let known: Vec<f64> = all.iter().map(cpu).collect::<Option<_>>()?;
+        let sleeping: Vec<&RankLook> =
+            all.iter().zip(&known).filter(|(_, cpu)| **cpu < COMPUTES).map(|(one, _)| *one).collect();
+        let spinning = known.iter().filter(|cpu| **cpu >= SPINS).count();
+        let one = sleeping.len() == 1 && spinning + 1 == all.len() && all.len() > 1;
+        one.then(|| (sleeping, vec!["one GPU is idle while the others wait".to_owned()]))
+    }
+
+    /// All ranks of the job are on this node, all of their GPUs wait, and none is behind.
+    fn all_wait(&self, set: &GuardConfig) -> Option<Hang> {
+        let all = self.look.gpus.len() > 1 && self.look.gpus.iter().all(|gpu| *gpu == GpuActivity::Waits);
+        if !self.look.alone || !all {
+            return None;
+        }
+        let silent = |time: UnixMillis| self.look.end.saturating_sub(time);
+        let long = |time: UnixMillis| Duration::from_millis(silent(time)) >= set.after;
+        let counted = self.look.counts.map(|counts| counts.moved).filter(|moved| long(*moved));
+        let logged = self.look.logged.filter(|logged| long(*logged));
+        let mut signs = Vec::new();
+        if let Some(moved) = counted {
+            signs.push(format!("no rank has enqueued an operation for {}", self.span(moved)));
+        }
+        if let Some(logged) = logged {
+            signs.push(format!("nothing was written to the job's logs for {}", self.span(logged)));
+        }
+        // A second sign beside the GPUs.
+        if signs.is_empty() {
+            return None;
+        }
+        Some(self.hang(HangKind::AllWait, &[], signs))
+    }
+
+    fn span(&self, since: UnixMillis) -> String {
+        span(Duration::from_millis(self.look.end.saturating_sub(since)).as_secs_f64())
+    }
+
+    fn hang(&self, kind: HangKind, culprits: &[&RankLook], more: Vec<String>) -> Hang {
+        let gpus = self.look.gpus;
+        let waiting = gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
+        let mut signs = vec![format!(
+            "{waiting} of {} GPUs of this node only ran kernels that wait, and none worked, for {}",
+            gpus.len(),
+            self.span(self.since),
+        )];
+        signs.extend(more);
+        let culprit = |one: &&RankLook| {
+            let state = one.state.as_ref();
+            Culprit {
+                rank: one.rank,
+                pid: one.pid,
+                exit: one.ended.map(|(_, exit)| exit),
+                state: state.and_then(|state| state.state),
+                kernel: state.and_then(|state| state.kernel.clone()),
+            }
+        };
+        Hang {
+            kind,
+            since: self.since,
+            named: self.look.end,
+            over: None,
+            culprits: culprits.iter().map(culprit).collect(),
+            waiting_gpus: u32::try_from(waiting).unwrap_or(u32::MAX),
+            operation: self.look.counts.and_then(waited_in),
+            signs,
+        }
+    }
+}
+
+fn gone_first(gone: &[&RankLook]) -> Option<UnixMillis> {
+    gone.iter().filter_map(|one| Some(one.ended?.0)).min()
+}
+
+/// The operation that was enqueued last in the largest communicator.
+fn waited_in(counts: &Counts) -> Option<WaitedIn> {
+    let of: &CountsOf = counts.communicators.iter().max_by_key(|one| one.size)?;
+    Some(WaitedIn { communicator: of.communicator.clone(), op: of.op.clone(), seq: of.seq })
+}
+
+/// Whether a program neither computes, nor transfers data, nor waits for requests; unknown counts as not at rest.
+fn is_at_rest(state: &RankState) -> bool {
+    let waits_for_requests = state.kernel.as_deref().is_some_and(|kernel| REQUESTS.contains(&kernel));
+    let computes = state.cpu_percent.is_none_or(|cpu| cpu >= COMPUTES);
+    let transfers = state.bytes_s.is_some_and(|bytes| bytes >= TRANSFERS);
+    // Under a debugger, or stopped as all ranks are.
+    let held = matches!(state.state, Some('t' | 'T'));
+    !(waits_for_requests || computes || transfers || held)
+}
+
+fn waits_for_storage(state: &RankState) -> bool {
+    state.kernel.as_deref().is_some_and(|kernel| STORAGE.iter().any(|part| kernel.contains(part)))
+}
+
+/// `rank 3 sleeps in hrtimer_nanosleep (state S), uses 0.1 % of a core and transfers no data`
+fn sleep(rank: u32, state: &RankState) -> String {
+    let letter = state.state.map_or(String::new(), |letter| format!(" (state {letter})"));
+    let place = state.kernel.as_ref().map_or(String::new(), |kernel| format!(" in {kernel}"));
+    let cpu = state.cpu_percent.unwrap_or(0.0);
+    let moved = match state.bytes_s {
+        Some(_) => " and transfers no data",
+        None => "",
+    };
+    format!("rank {rank} sleeps{place}{letter}, uses {cpu:.1} % of a core{moved}")
+}
+
+/// `rank 3`, `ranks 3, 4`
+fn ranks(of: &[&RankLook]) -> String {
+    let numbers: Vec<String> = of.iter().take(8).map(|one| one.rank.to_string()).collect();
+    match of.len() {
+        1 => format!("rank {}", numbers.concat()),
+        2..=8 => format!("ranks {}", numbers.join(", ")),
+        more => format!("ranks {} and {} more", numbers.join(", "), more - 8),
+    }
+}

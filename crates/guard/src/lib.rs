@@ -1,0 +1,115 @@
+//! Finds out, while a job runs, that some of its ranks wait for one that does not come.
+//!
+//! The guard is given one [`Look`] for each sample of the node's GPUs. A GPU that waits in a collective runs kernels all the
+//! time and does nothing else, so waiting is seen at once; that it never ends is not. Therefore one of these is needed before
+//! anything is called a hang:
+//!
+//! - a proof: the process of a rank has ended, and the others have waited since;
+//! - two independent signs for [`GuardConfig::after`]: GPUs that wait, and a rank that is stopped, sleeps without transferring
+//!   anything, or has enqueued fewer operations than all others.
+//!
+//! A rank that computes (an evaluation, a compilation), transfers data (a save) or waits for requests (a server) is no hang,
+//! however long it takes. The reasons are in `docs/decisions/0011-the-guard.md`.
+
+mod config;
+mod judge;
+mod look;
+#[cfg(test)]
+mod tests;
+
+use railgate_model::UnixMillis;
+use railgate_node_report::phases::GpuActivity;
+use railgate_node_report::{Hang, HangKind, Hangs};
+
+pub use config::{GuardConfig, GuardMode};
+pub use look::{Counts, CountsOf, Look, RankLook, RankState};
+
+use judge::judge;
+
+/// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
+/// proof counts.
+const BEGUN_S: f64 = 10.0;
+/// Waiting from which the processes of the ranks are looked at, milliseconds.
+const SUSPICIOUS: UnixMillis = 15_000;
+
+/// What the guard knows about a run.
+#[derive(Debug)]
+pub struct Guard {
+    config: GuardConfig,
+    hangs: Hangs,
+    /// Work on any GPU so far, seconds.
+    worked_s: f64,
+    /// Since when GPUs wait and none works.
+    since: Option<UnixMillis>,
+}
+
+/// A change of [`Guard::hangs`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A hang was named, or the one that was named turned out to be another kind.
+    Named(Hang),
+    /// Work went on.
+    Over(Hang),
+}
+
+impl Guard {
+    /// `before`: what an earlier sampler of the run found. Whether its hang goes on is judged anew.
+    pub fn new(config: GuardConfig, before: Hangs) -> Self {
+        Guard { config, hangs: before.bounded(), worked_s: 0.0, since: None }
+    }
+
+    /// Hangs so far.
+    pub fn hangs(&self) -> &Hangs {
+        &self.hangs
+    }
+
+    /// Whether ranks have waited long enough for the states of their processes to be of interest.
+    pub fn is_suspicious(&self, now: UnixMillis) -> bool {
+        self.since.is_some_and(|since| now.saturating_sub(since) >= SUSPICIOUS)
+    }
+
+    /// Since when GPUs wait and none works.
+    pub fn waits_since(&self) -> Option<UnixMillis> {
+        self.since
+    }
+
+    /// Adds one look at the node.
+    pub fn add(&mut self, look: &Look<'_>) -> Option<News> {
+        let works = look.gpus.contains(&GpuActivity::Works);
+        let waits = look.gpus.contains(&GpuActivity::Waits);
+        if works {
+            self.worked_s += look.seconds();
+        }
+        // Suspended, or not sampled: time in which nothing is known counts for nothing.
+        if !look.running || works || !waits {
+            self.since = None;
+            // GPUs that are not sampled for a while have not gone on.
+            let goes_on = works || look.gpus.iter().all(|gpu| *gpu == GpuActivity::Idle);
+            return if goes_on { self.end(look.start) } else { None };
+        }
+        let moved = look.counts.map_or(0, |counts| counts.moved);
+        let since = (*self.since.get_or_insert(look.start)).max(moved);
+        self.since = Some(since);
+        let found = judge(look, since, self.worked_s >= BEGUN_S, &self.config);
+        match (self.hangs.open(), found) {
+            // Progress while GPUs wait between operations.
+            (Some(open), _) if moved > open.named => self.end(moved),
+            (Some(open), Some(found)) if open.kind == HangKind::Storage && found.kind.is_hang() => {
+                *open = Hang { since: open.since, ..found }.bounded();
+                Some(News::Named(open.clone()))
+            }
+            (Some(_), _) | (None, None) => None,
+            (None, Some(found)) => {
+                self.hangs.add(found.clone());
+                Some(News::Named(found.bounded()))
+            }
+        }
+    }
+
+    /// Ends the open hang, when work has gone on.
+    fn end(&mut self, time: UnixMillis) -> Option<News> {
+        let open = self.hangs.open()?;
+        open.over = Some(time.max(open.named));
+        Some(News::Over(open.clone()))
+    }
+}

@@ -1,0 +1,97 @@
+//! What the guard is given.
+
+use std::time::Duration;
+
+use railgate_model::{ProcessExit, UnixMillis};
+use railgate_node_report::phases::GpuActivity;
+use serde::{Deserialize, Serialize};
+
+/// What was seen on the node during one sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// Beginning of the sample.
+    pub start: UnixMillis,
+    /// Its end.
+    pub end: UnixMillis,
+    /// The job runs and is sampled: it is not suspended, and no GPU profiler has asked for a pause.
+    pub running: bool,
+    /// What each GPU of the job did.
+    pub gpus: &'a [GpuActivity],
+    /// The ranks of the newest step on this node.
+    pub ranks: &'a [RankLook],
+    /// NCCL's counts; `None`: no profiler plugin, or counts that do not show who waits.
+    pub counts: Option<&'a Counts>,
+    /// Whether all nodes of the job are this one.
+    pub alone: bool,
+    /// When a process of the job last wrote to a log; `None`: not known.
+    pub logged: Option<UnixMillis>,
+}
+
+impl Look<'_> {
+    pub(crate) fn seconds(&self) -> f64 {
+        Duration::from_millis(self.end.saturating_sub(self.start)).as_secs_f64()
+    }
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankLook {
+    /// `RANK` of a launcher, else `SLURM_PROCID`.
+    pub rank: u32,
+    /// Process id of its program.
+    pub pid: u32,
+    /// When its process ended, and how.
+    pub ended: Option<(UnixMillis, ProcessExit)>,
+    /// State of its program; `None`: not looked at, or not known.
+    pub state: Option<RankState>,
+}
+
+/// What the program of a rank does, from the kernel, since the last such reading.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankState {
+    /// State of the main thread, as in `/proc/PID/stat`.
+    pub state: Option<char>,
+    /// Function of the kernel in which the main thread waits; `None`: it runs, or it is not known.
+    pub kernel: Option<String>,
+    /// CPU time of the program and of all processes below it, percent of one core.
+    pub cpu_percent: Option<f64>,
+    /// Bytes that they read and wrote, per second.
+    pub bytes_s: Option<f64>,
+}
+
+/// Operations that the node's ranks have enqueued, from NCCL's profiler plugin.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    /// When a rank of the node last enqueued an operation.
+    pub moved: UnixMillis,
+    /// Communicators in which ranks of the node have enqueued something.
+    pub communicators: Vec<CountsOf>,
+}
+
+/// Counts of one communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CountsOf {
+    /// [`railgate_node_report::comm::Communicator::hash`].
+    pub communicator: String,
+    /// Number of its ranks, on all nodes.
+    pub size: u32,
+    /// Rank in the communicator, process id, operations.
+    pub ranks: Vec<(u32, u32, u64)>,
+    /// The last operation of a rank with the most.
+    pub op: String,
+    /// Its number among operations of the same name; `None` if not known.
+    pub seq: Option<u64>,
+}
+
+impl CountsOf {
+    /// Process ids of the ranks with fewer operations than others; empty if all have the same number.
+    pub(crate) fn behind(&self) -> Vec<u32> {
+        let most = self.ranks.iter().map(|one| one.2).max().unwrap_or(0);
+        let fewest = self.ranks.iter().map(|one| one.2).min().unwrap_or(0);
+        let behind = self.ranks.iter().filter(|one| one.2 == fewest && fewest < most);
+        behind.map(|one| one.1).collect()
+    }
+}

@@ -1,0 +1,366 @@
+use std::time::Duration;
+
+use railgate_model::ProcessExit;
+
+use super::*;
+
+use GpuActivity::{Idle, Waits, Works};
+
+const START: UnixMillis = 1_700_000_000_000;
+
+/// A job on one node, in samples of 5 s.
+struct Run {
+    guard: Guard,
+    now: UnixMillis,
+    gpus: Vec<GpuActivity>,
+    ranks: Vec<RankLook>,
+    counts: Option<Counts>,
+    alone: bool,
+    running: bool,
+    logged: Option<UnixMillis>,
+    news: Vec<News>,
+}
+
+fn asleep() -> RankState {
+    RankState {
+        state: Some('S'),
+        kernel: Some("hrtimer_nanosleep".to_owned()),
+        cpu_percent: Some(0.2),
+        bytes_s: Some(0.0),
+    }
+}
+
+fn spins() -> RankState {
+    RankState { state: Some('R'), kernel: None, cpu_percent: Some(99.0), bytes_s: Some(0.0) }
+}
+
+impl Run {
+    /// Four ranks that have worked for a minute.
+    fn new() -> Self {
+        let rank = |rank| RankLook { rank, pid: 100 + rank, ended: None, state: Some(spins()) };
+        let mut run = Run {
+            guard: Guard::new(GuardConfig::default(), Hangs::default()),
+            now: START,
+            gpus: vec![Works; 4],
+            ranks: (0..4).map(rank).collect(),
+            counts: None,
+            alone: true,
+            running: true,
+            logged: None,
+            news: Vec::new(),
+        };
+        run.pass(60);
+        run
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds / 5 {
+            let start = self.now;
+            self.now += 5000;
+            let look = Look {
+                start,
+                end: self.now,
+                running: self.running,
+                gpus: &self.gpus,
+                ranks: &self.ranks,
+                counts: self.counts.as_ref(),
+                alone: self.alone,
+                logged: self.logged,
+            };
+            self.news.extend(self.guard.add(&look));
+        }
+    }
+
+    /// Rank 2 does something else; the others wait for it.
+    fn rank_2(state: RankState) -> Self {
+        let mut run = Run::new();
+        run.gpus = vec![Waits, Waits, Idle, Waits];
+        run.ranks[2].state = Some(state);
+        run.count(2);
+        run
+    }
+
+    /// Counts that stand still from now on: this rank is behind by one operation.
+    fn count(&mut self, behind: u32) {
+        let ranks = (0..4).map(|rank| (rank, 100 + rank, if rank == behind { 1180 } else { 1181 })).collect();
+        let op = "AllReduce".to_owned();
+        let of = CountsOf { communicator: "c0".to_owned(), size: 4, ranks, op, seq: Some(1181) };
+        self.counts = Some(Counts { moved: self.now, communicators: vec![of] });
+    }
+
+    fn named(&self) -> Option<&Hang> {
+        self.news.iter().find_map(|news| match news {
+            News::Named(hang) => Some(hang),
+            News::Over(_) => None,
+        })
+    }
+
+    /// Seconds from the beginning of the wait, after a minute of work, to its naming.
+    fn after_s(&self) -> u64 {
+        (self.named().unwrap().named - START) / 1000 - 60
+    }
+
+    fn culprits(&self) -> Vec<u32> {
+        self.named().unwrap().culprits.iter().map(|one| one.rank).collect()
+    }
+}
+
+#[test]
+fn a_rank_whose_process_has_ended_is_named_within_a_minute() {
+    for exit in [ProcessExit::Code(0), ProcessExit::Code(1), ProcessExit::Signal(9), ProcessExit::Unknown] {
+        let mut run = Run::new();
+        run.gpus = vec![Waits, Waits, Idle, Waits];
+        run.ranks[2].ended = Some((run.now + 1000, exit));
+        run.pass(60);
+        assert_eq!((run.culprits(), run.after_s()), (vec![2], 25));
+        let hang = run.named().unwrap();
+        assert_eq!((hang.kind, hang.since, hang.waiting_gpus), (HangKind::Gone, START + 61_000, 3));
+        assert_eq!(hang.culprits[0].exit, Some(exit));
+        assert_eq!(
+            hang.signs[0],
+            "3 of 4 GPUs of this node only ran kernels that wait, and none worked, for 24.0 s"
+        );
+        assert_eq!(hang.signs[1], format!("the process of rank 2 {exit}"));
+        assert_eq!(run.news.len(), 1, "it is named once");
+    }
+}
+
+#[test]
+fn ranks_that_end_one_after_the_other_have_finished() {
+    let mut run = Run::new();
+    run.gpus = vec![Idle; 4];
+    for rank in 0..4 {
+        run.ranks[rank].ended = Some((run.now, ProcessExit::Code(0)));
+        run.pass(30);
+    }
+    assert_eq!(run.news, []);
+    // Rank 0 saves alone, and no other rank waits for it on a GPU.
+    let mut run = Run::new();
+    run.gpus = vec![Idle; 4];
+    (1..4).for_each(|rank| run.ranks[rank].ended = Some((run.now, ProcessExit::Code(0))));
+    run.pass(1200);
+    assert_eq!(run.news, []);
+    // One that the others do not need: they worked on, and evaluate an hour later.
+    let mut run = Run::new();
+    run.ranks[3].ended = Some((run.now, ProcessExit::Code(0)));
+    run.pass(3600);
+    run.gpus = vec![Idle, Waits, Waits, Idle];
+    run.ranks[0].state = Some(spins());
+    run.pass(600);
+    assert_eq!(run.news, []);
+}
+
+#[test]
+fn a_stopped_rank_is_named_unless_the_whole_job_is_suspended() {
+    let stopped = RankState { state: Some('T'), ..asleep() };
+    let mut run = Run::rank_2(stopped.clone());
+    run.counts = None;
+    run.pass(120);
+    assert_eq!((run.named().unwrap().kind, run.culprits(), run.after_s()), (HangKind::Stopped, vec![2], 45));
+    let mut run = Run::rank_2(stopped.clone());
+    run.ranks.iter_mut().for_each(|rank| rank.state = Some(stopped.clone()));
+    run.pass(3600);
+    assert_eq!(run.news, []);
+    // Slurm suspended it: nothing is sampled.
+    let mut run = Run::rank_2(stopped);
+    run.running = false;
+    run.pass(3600);
+    assert_eq!(run.news, []);
+}
+
+#[test]
+fn a_rank_that_sleeps_behind_the_others_is_named_after_its_time() {
+    let mut run = Run::rank_2(asleep());
+    run.pass(600);
+    assert_eq!((run.named().unwrap().kind, run.culprits(), run.after_s()), (HangKind::Behind, vec![2], 150));
+    let hang = run.named().unwrap();
+    assert_eq!(hang.operation.as_ref().unwrap().seq, Some(1181));
+    assert_eq!(
+        hang.signs[1..],
+        [
+            "rank 2 enqueued 1180 operations, others 1181 (the last one: AllReduce), and no rank one more for 2 min 30 s",
+            "rank 2 sleeps in hrtimer_nanosleep (state S), uses 0.2 % of a core and transfers no data",
+        ]
+    );
+    // Without counts the idle GPU and the sleeping rank are the signs.
+    let mut run = Run::rank_2(asleep());
+    run.counts = None;
+    run.pass(600);
+    assert_eq!((run.culprits(), run.after_s()), (vec![2], 150));
+    // Two sleep: which one is waited for is not known.
+    let mut run = Run::rank_2(asleep());
+    run.counts = None;
+    run.ranks[3].state = Some(asleep());
+    run.pass(600);
+    assert_eq!(run.news, []);
+}
+
+#[test]
+fn a_rank_that_computes_transfers_or_serves_is_no_hang() {
+    let state = |change: fn(&mut RankState)| {
+        let mut state = asleep();
+        change(&mut state);
+        state
+    };
+    for (what, state) in [
+        ("evaluation on the CPU, compilation", state(|one| one.cpu_percent = Some(98.0))),
+        ("save or staging", state(|one| one.bytes_s = Some(5e8))),
+        (
+            "slow save to a file server",
+            state(|one| (one.bytes_s, one.kernel) = (Some(3e5), Some("nfs_wait".to_owned()))),
+        ),
+        ("server without requests", state(|one| one.kernel = Some("ep_poll".to_owned()))),
+        ("debugger", state(|one| one.state = Some('t'))),
+        ("not readable", RankState::default()),
+    ] {
+        let mut run = Run::rank_2(state);
+        run.pass(86_400);
+        assert_eq!(run.news, [], "{what}");
+    }
+    // Evaluation on the GPU of one rank.
+    let mut run = Run::rank_2(asleep());
+    run.gpus[2] = Works;
+    run.pass(86_400);
+    assert_eq!(run.news, []);
+    // Nothing is known about its process.
+    let mut run = Run::rank_2(asleep());
+    run.ranks[2].state = None;
+    run.pass(86_400);
+    assert_eq!(run.news, []);
+}
+
+#[test]
+fn waiting_before_the_first_work_belongs_to_the_start_up() {
+    let mut run = Run::new();
+    run.guard = Guard::new(GuardConfig::default(), Hangs::default());
+    run.gpus = vec![Waits, Waits, Idle, Waits];
+    run.ranks[2].state = Some(asleep());
+    run.count(2);
+    run.pass(3600);
+    assert_eq!(run.news, []);
+    // A rank that is gone is proof at any time.
+    run.ranks[2].ended = Some((run.guard.waits_since().unwrap() + 1000, ProcessExit::Code(1)));
+    run.pass(30);
+    assert_eq!(run.named().unwrap().kind, HangKind::Gone);
+}
+
+#[test]
+fn progress_between_long_waits_ends_them() {
+    let mut run = Run::rank_2(asleep());
+    // A slow loader: one step in two minutes.
+    for _ in 0..100 {
+        run.pass(120);
+        run.count(2);
+    }
+    assert_eq!(run.news, []);
+    run.pass(160);
+    assert!(matches!(run.news[..], [News::Named(_)]));
+    // It went on between two samples, while GPUs wait again.
+    run.count(2);
+    let moved = run.now;
+    run.pass(10);
+    assert!(matches!(&run.news[..], [_, News::Over(hang)] if hang.over == Some(moved)), "{:?}", run.news);
+    run.gpus = vec![Works; 4];
+    run.pass(10);
+    assert_eq!((run.news.len(), run.guard.waits_since()), (2, None));
+    run.gpus = vec![Waits, Waits, Idle, Waits];
+    run.count(2);
+    run.pass(160);
+    assert_eq!(run.guard.hangs().list.len(), 2);
+    run.gpus = vec![Works; 4];
+    run.pass(10);
+    assert!(run.guard.hangs().list.iter().all(|hang| hang.over.is_some()));
+}
+
+#[test]
+fn a_wait_for_storage_is_named_and_becomes_a_hang_only_later() {
+    for kernel in
+        ["fuse_dev_do_write", "request_wait_answer", "rpc_wait_bit_killable", "folio_wait_bit_common"]
+    {
+        let state = RankState { state: Some('D'), kernel: Some(kernel.to_owned()), ..asleep() };
+        let mut run = Run::rank_2(state);
+        run.pass(590);
+        assert_eq!((run.named().unwrap().kind, run.after_s()), (HangKind::Storage, 150), "{kernel}");
+        assert!(!run.named().unwrap().kind.is_hang());
+        run.pass(60);
+        let kinds: Vec<HangKind> = run.guard.hangs().list.iter().map(|hang| hang.kind).collect();
+        assert_eq!((kinds, run.news.len()), (vec![HangKind::Blocked], 2));
+        assert_eq!(run.guard.hangs().list[0].since, START + 60_000);
+    }
+    // A rank that waits for memory, in no file system.
+    let state = RankState { state: Some('D'), kernel: Some("nvidia_poll".to_owned()), ..asleep() };
+    let mut run = Run::rank_2(state);
+    run.pass(200);
+    assert_eq!((run.named().unwrap().kind, run.after_s()), (HangKind::Blocked, 150));
+}
+
+#[test]
+fn a_deadlock_of_all_ranks_needs_a_second_sign() {
+    let mut run = Run::new();
+    run.gpus = vec![Waits; 4];
+    run.pass(3600);
+    assert_eq!(run.news, []);
+    let mut run = Run::new();
+    run.gpus = vec![Waits; 4];
+    run.count(9);
+    run.pass(300);
+    assert_eq!((run.named().unwrap().kind, run.culprits(), run.after_s()), (HangKind::AllWait, vec![], 150));
+    let mut run = Run::new();
+    run.gpus = vec![Waits; 4];
+    run.logged = Some(run.now - 20_000);
+    run.pass(300);
+    assert_eq!(run.named().unwrap().signs[1], "nothing was written to the job's logs for 2 min 50 s");
+    // The ranks of this node may wait for another node.
+    let mut run = Run::new();
+    run.gpus = vec![Waits; 4];
+    run.alone = false;
+    run.count(9);
+    run.pass(3600);
+    assert_eq!(run.news, []);
+    // One GPU cannot wait for another.
+    let mut run = Run::new();
+    run.gpus = vec![Waits];
+    run.count(9);
+    run.pass(3600);
+    assert_eq!(run.news, []);
+}
+
+#[test]
+fn times_of_which_nothing_is_known_end_no_hang_and_begin_none() {
+    let mut run = Run::rank_2(asleep());
+    run.pass(160);
+    run.gpus = vec![GpuActivity::Unknown; 4];
+    run.pass(600);
+    run.running = false;
+    run.pass(600);
+    run.running = true;
+    run.gpus = vec![Waits, Waits, Idle, Waits];
+    run.pass(160);
+    assert_eq!((run.news.len(), run.guard.hangs().list.len()), (1, 1));
+    // A sampler that replaces a killed one knows the hang that it named.
+    let before = run.guard.hangs().clone();
+    run.guard = Guard::new(GuardConfig::default(), before);
+    run.pass(60);
+    run.gpus = vec![Works; 4];
+    run.pass(10);
+    assert!(matches!(run.news[..], [News::Named(_), News::Over(_)]), "{:?}", run.news);
+}
+
+#[test]
+fn suspicion_comes_before_any_hang() {
+    let mut run = Run::rank_2(asleep());
+    assert!(!run.guard.is_suspicious(run.now));
+    run.pass(10);
+    assert!(!run.guard.is_suspicious(run.now));
+    run.pass(10);
+    assert!(run.guard.is_suspicious(run.now));
+    let least = GuardConfig::default();
+    assert!(least.after_exit.min(least.after_stop) > Duration::from_secs(15));
+}
+
+#[test]
+fn limits_of_the_configuration_are_named() {
+    assert_eq!(GuardConfig::default().problems(), Vec::<String>::new());
+    let short = GuardConfig { after: Duration::from_secs(5), ..GuardConfig::default() };
+    assert_eq!(short.problems(), ["guard.after: 5s is not within 1m to 1day"]);
+}

@@ -1,0 +1,276 @@
+use railgate_model::{ProcessExit, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+/// Most hangs that are kept: the first ones.
+const MOST: usize = 16;
+/// Most ranks that are named as the cause; if there are more, no single one is.
+const MOST_CULPRITS: usize = 16;
+/// Most signs of a hang, and the longest one, bytes.
+const MOST_SIGNS: usize = 8;
+const MOST_SIGN: usize = 240;
+/// Longest name of an operation, a communicator or a function of the kernel.
+const MOST_NAME: usize = 64;
+
+/// Times in which ranks of this node waited for another one that did not come, as the guard found them while the job ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hangs {
+    /// In time order; the first ones.
+    pub list: Vec<Hang>,
+    /// How many more there were.
+    #[serde(skip_serializing_if = "crate::plain::is_zero")]
+    pub more: u32,
+}
+
+/// One such time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hang {
+    /// What it is.
+    pub kind: HangKind,
+    /// Since when no rank of this node has made progress, or since the end of the rank's process.
+    pub since: UnixMillis,
+    /// When the guard named it.
+    pub named: UnixMillis,
+    /// When work went on, or the last rank ended; `None`: not before the end of the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<UnixMillis>,
+    /// Ranks that the others wait for; empty if unknown.
+    #[serde(default)]
+    pub culprits: Vec<Culprit>,
+    /// GPUs of the node that wait.
+    #[serde(default)]
+    pub waiting_gpus: u32,
+    /// What the waiting ranks had enqueued last, by NCCL's profiler plugin; `None` if not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<WaitedIn>,
+    /// What it was concluded from, one sentence each.
+    #[serde(default)]
+    pub signs: Vec<String>,
+}
+
+/// What keeps the ranks waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HangKind {
+    /// A rank's process has ended while others wait: proof by itself.
+    Gone,
+    /// A rank's process is stopped (SIGSTOP).
+    Stopped,
+    /// A rank has enqueued fewer operations than the others, does not compute and transfers no data.
+    Behind,
+    /// All ranks of the job wait, and none is behind: operations in different order or of different size, or a broken link.
+    AllWait,
+    /// A rank waits in the kernel, for a device or for memory.
+    Blocked,
+    /// A rank waits for a file system. Becomes a hang only after a long time: storage recovers.
+    Storage,
+}
+
+impl HangKind {
+    /// Whether it is called a hang. A wait for storage is only named.
+    pub fn is_hang(self) -> bool {
+        self != HangKind::Storage
+    }
+}
+
+/// A rank that the others wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Culprit {
+    /// `RANK` of a launcher, else `SLURM_PROCID`.
+    pub rank: u32,
+    /// Process id of its program on the node; 0 if not known.
+    pub pid: u32,
+    /// How the process ended; `None` if it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ProcessExit>,
+    /// State of its main thread, as in `/proc/PID/stat`: `S`, `D`, `T`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<char>,
+    /// Function of the kernel in which its main thread waits (`/proc/PID/wchan`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+}
+
+/// The operation that ranks wait in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitedIn {
+    /// [`crate::comm::Communicator::hash`].
+    pub communicator: String,
+    /// Name: `AllReduce`.
+    pub op: String,
+    /// Its number among operations of the same name; `None` if not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+}
+
+impl Hangs {
+    /// Adds a hang that begins.
+    pub fn add(&mut self, hang: Hang) {
+        if self.list.len() < MOST {
+            self.list.push(hang.bounded());
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+
+    /// The hang that has not ended.
+    pub fn open(&mut self) -> Option<&mut Hang> {
+        self.list.last_mut().filter(|hang| hang.over.is_none())
+    }
+
+    /// Whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The same within the limits, for a list from a file.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        self.more =
+            self.more.saturating_add(u32::try_from(self.list.len().saturating_sub(MOST)).unwrap_or(0));
+        self.list.truncate(MOST);
+        self.list = self.list.into_iter().map(Hang::bounded).collect();
+        self
+    }
+}
+
+impl Hang {
+    /// What happened, without times: `rank 2 is stopped (SIGSTOP), and 3 GPUs wait for it`.
+    pub fn sentence(&self) -> String {
+        let who = self.who();
+        let gpus = match self.waiting_gpus {
+            1 => "1 GPU waits".to_owned(),
+            many => format!("{many} GPUs wait"),
+        };
+        let wait = match &self.operation {
+            Some(WaitedIn { op, seq: Some(seq), .. }) => format!("{gpus} in {op} number {seq}"),
+            Some(operation) if !operation.op.is_empty() => format!("{gpus} in {}", operation.op),
+            _ => gpus,
+        };
+        let first = self.culprits.first();
+        let place = first
+            .and_then(|one| one.kernel.as_deref())
+            .map(|kernel| format!(" ({kernel})"))
+            .unwrap_or_default();
+        match self.kind {
+            HangKind::Gone => {
+                let exit = first.and_then(|one| one.exit).map_or("ended".to_owned(), |exit| exit.to_string());
+                format!("the process of {who} {exit}, and {wait}")
+            }
+            HangKind::Stopped => format!("{who} stopped (SIGSTOP), and {wait}"),
+            HangKind::Behind => format!("{who} asleep{place} and computes nothing, and {wait}"),
+            HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
+            HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
+            HangKind::AllWait => format!(
+                "{wait}, those of all ranks, and no rank is behind: operations in different order or of different size, or a \
+                 broken link"
+            ),
+        }
+    }
+
+    /// `rank 1`, and with a verb for kinds whose processes still run: `rank 1 is`, `ranks 1 and 5 are`.
+    fn who(&self) -> String {
+        let numbers: Vec<String> = self.culprits.iter().take(4).map(|one| one.rank.to_string()).collect();
+        let (who, verb) = match (numbers.as_slice(), self.culprits.len()) {
+            ([], _) => ("an unknown rank".to_owned(), "is"),
+            ([one], _) => (format!("rank {one}"), "is"),
+            ([all @ .., last], 2..=4) => (format!("ranks {} and {last}", all.join(", ")), "are"),
+            (all, many) => (format!("ranks {} and {} more", all.join(", "), many - all.len()), "are"),
+        };
+        if self.kind == HangKind::Gone { who } else { format!("{who} {verb}") }
+    }
+
+    /// The same within the limits.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        self.culprits.truncate(MOST_CULPRITS);
+        self.signs.truncate(MOST_SIGNS);
+        self.signs.iter_mut().for_each(|sign| sign.truncate(sign.floor_char_boundary(MOST_SIGN)));
+        let name = |text: &mut String| text.truncate(text.floor_char_boundary(MOST_NAME));
+        self.culprits.iter_mut().filter_map(|one| one.kernel.as_mut()).for_each(name);
+        if let Some(operation) = &mut self.operation {
+            name(&mut operation.communicator);
+            name(&mut operation.op);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hang(since: UnixMillis) -> Hang {
+        Hang {
+            kind: HangKind::Behind,
+            since,
+            named: since + 150_000,
+            over: None,
+            culprits: vec![Culprit { rank: 3, kernel: Some("é".repeat(100)), ..Culprit::default() }; 40],
+            waiting_gpus: 7,
+            operation: Some(WaitedIn { op: "x".repeat(100), ..WaitedIn::default() }),
+            signs: vec!["y".repeat(1000); 20],
+        }
+    }
+
+    #[test]
+    fn lists_and_texts_are_bounded() {
+        let mut hangs = Hangs::default();
+        (0..20).for_each(|at| hangs.add(hang(at)));
+        assert_eq!((hangs.list.len(), hangs.more), (16, 4));
+        let one = &hangs.list[0];
+        assert_eq!((one.culprits.len(), one.signs.len(), one.signs[0].len()), (16, 8, 240));
+        assert_eq!(one.culprits[0].kernel.as_ref().unwrap().len(), 64);
+        assert_eq!(one.operation.as_ref().unwrap().op.len(), 64);
+        let many = Hangs { list: vec![hang(1); 20], more: 1 }.bounded();
+        assert_eq!((many.list.len(), many.more), (16, 5));
+        let text = serde_json::to_string(&hangs).unwrap();
+        assert_eq!(serde_json::from_str::<Hangs>(&text).unwrap(), hangs);
+        assert!(serde_json::from_str::<Hangs>("{}").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_hang_is_told_in_one_sentence() {
+        let one = |rank| Culprit { rank, kernel: Some("hrtimer_nanosleep".to_owned()), ..Culprit::default() };
+        let operation = WaitedIn { op: "AllReduce".to_owned(), seq: Some(1181), ..WaitedIn::default() };
+        let say = |kind, culprits: &[Culprit], operation: Option<WaitedIn>| {
+            Hang { kind, culprits: culprits.to_vec(), operation, waiting_gpus: 3, ..hang(1) }.sentence()
+        };
+        let exit = Culprit { exit: Some(ProcessExit::Code(0)), ..one(1) };
+        assert_eq!(
+            say(HangKind::Gone, &[exit], Some(operation.clone())),
+            "the process of rank 1 ended with exit code 0, and 3 GPUs wait in AllReduce number 1181"
+        );
+        assert_eq!(say(HangKind::Stopped, &[one(2)], None), "rank 2 is stopped (SIGSTOP), and 3 GPUs wait");
+        assert_eq!(
+            say(HangKind::Behind, &[one(2)], None),
+            "rank 2 is asleep (hrtimer_nanosleep) and computes nothing, and 3 GPUs wait"
+        );
+        let many: Vec<Culprit> = (1..=6).map(one).collect();
+        assert!(
+            say(HangKind::Blocked, &many[..3], None)
+                .starts_with("ranks 1, 2 and 3 are blocked in the kernel")
+        );
+        assert!(
+            say(HangKind::Storage, &many, None)
+                .starts_with("ranks 1, 2, 3, 4 and 2 more are waiting for storage")
+        );
+        assert!(
+            say(HangKind::AllWait, &[], None)
+                .starts_with("3 GPUs wait, those of all ranks, and no rank is behind")
+        );
+    }
+
+    #[test]
+    fn only_the_last_hang_can_be_open() {
+        let mut hangs = Hangs::default();
+        assert!(hangs.open().is_none());
+        hangs.add(hang(1));
+        hangs.open().unwrap().over = Some(9);
+        assert!(hangs.open().is_none());
+        hangs.add(hang(20));
+        assert_eq!(hangs.open().unwrap().since, 20);
+    }
+}
