@@ -107,6 +107,8 @@ pub(crate) struct Stat {
     state: char,
     pub(crate) parent: u32,
     flags: u64,
+    /// CPU time of it, and of children that it has waited for, clock ticks.
+    cpu_ticks: u64,
     /// When it began, clock ticks after the boot; `None` if the text ends before it.
     pub(crate) started: Option<u64>,
     /// Wait status; 0 for a process that runs, and for a reader who may not see it.
@@ -114,6 +116,16 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
+    /// State of the main thread: `R`, `S`, `D`, `T`, `t`, `Z`.
+    pub(crate) fn state(&self) -> char {
+        self.state
+    }
+
+    /// CPU time of it, and of children that it has waited for, clock ticks.
+    pub(crate) fn cpu_ticks(&self) -> u64 {
+        self.cpu_ticks
+    }
+
     /// Whether a signal stopped it. Slurm suspends jobs in this way.
     pub(crate) fn stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
@@ -150,10 +162,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     let flags = fields.nth(4)?.parse().ok()?;
-    let started = fields.nth(12).and_then(|ticks| ticks.parse().ok());
+    // User and system time, of it and of its children. A text may end before.
+    let cpu = fields.by_ref().skip(4).take(4).filter_map(|ticks| ticks.parse::<u64>().ok());
+    let cpu_ticks = cpu.fold(0, u64::saturating_add);
+    let started = fields.nth(4).and_then(|ticks| ticks.parse().ok());
     let exit_code = fields.nth(29).and_then(|status| status.parse().ok());
     let name = railgate_text::printable(name).into_owned();
-    Some(Stat { name, state, parent, flags, started, exit_code })
+    Some(Stat { name, state, parent, flags, cpu_ticks, started, exit_code })
 }
 
 /// Reads the real user id. The owner of the directory is not used: it is root for a process that is not dumpable.
@@ -228,7 +243,12 @@ mod tests {
     fn parentheses_in_a_process_name_do_not_shift_the_fields() {
         let stat = parse_stat("42 (a) R (b) S 7 42 42 0 -1 4194560 1 2").unwrap();
         let (name, started, exit_code) = ("a) R (b".to_owned(), None, None);
-        assert_eq!(stat, Stat { name, state: 'S', parent: 7, flags: 4_194_560, started, exit_code });
+        let parent = 7;
+        let whole = Stat { name, state: 'S', parent, flags: 4_194_560, cpu_ticks: 0, started, exit_code };
+        assert_eq!(stat, whole);
+        let line = "42 (a) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 5 20 0 1 0 777 8 9";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.cpu_ticks, stat.started), (128, Some(777)));
         assert!(!stat.exiting());
         assert!(parse_stat("42 (a) D 7 42 42 0 -1 4194308 1").unwrap().exiting());
         assert!(parse_stat("42 (a) Z 7 42 42 0 -1 0 1").unwrap().exiting());

@@ -19,6 +19,7 @@ mod optics;
 mod process_end;
 mod rail_counters;
 mod rank_processes;
+mod rank_states;
 mod rdma_self_test;
 pub mod readers;
 mod source;
@@ -39,6 +40,7 @@ pub use live::{Request, follow_up, live};
 pub use optics::module_of_dump;
 pub use process_end::{EndedProcess, ExitTold, Hold, ProcessId, ProcessWatch};
 pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
+pub use rank_states::{RankReading, last_write, rank_readings};
 pub use source::SourceConfig;
 pub use xid_watch::XidWatch;
 
