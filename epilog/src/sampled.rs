@@ -5,10 +5,10 @@ use nix::time::{ClockId, clock_gettime};
 use railgate_model::{JobOutputs, UnixMillis};
 use railgate_node_report::comm::Pauses;
 use railgate_node_report::usage::{joined, moment};
-use railgate_node_report::{NodeReport, Tasks, applied, transport};
+use railgate_node_report::{Hangs, NodeReport, Tasks, applied, transport};
 use railgate_runner::{
-    Hook, SAMPLER_FILES, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_TASKS, SamplerEnd, end_sampler,
-    gpu_figures, now,
+    Hook, SAMPLER_FILES, SAMPLER_HANGS, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_TASKS, SamplerEnd,
+    end_sampler, gpu_figures, now,
 };
 use railgate_slurm::hostlist::expand;
 use railgate_store::store_samples;
@@ -22,6 +22,8 @@ pub(crate) struct Sampled {
     pub(crate) outputs: Option<JobOutputs>,
     /// Pauses of its ranks; `None`: none, or not known.
     pauses: Option<Pauses>,
+    /// Hangs that the guard found; `None`: none, or it did not run.
+    hangs: Option<Hangs>,
     /// Contents of its sample files.
     files: Vec<Vec<u8>>,
     /// Seconds from boot to its end.
@@ -46,10 +48,12 @@ pub(crate) fn end(hook: &Hook) -> Sampled {
     let file = |name: &&str| run.read(name).map_err(|why| read(name, &why)).ok();
     let outputs = run.read_json(SAMPLER_OUTPUTS).map_err(|why| read(SAMPLER_OUTPUTS, &why)).ok();
     let pauses = run.read_json(SAMPLER_PAUSES).map_err(|why| read(SAMPLER_PAUSES, &why)).ok();
+    let hangs = run.read_json(SAMPLER_HANGS).map_err(|why| read(SAMPLER_HANGS, &why)).ok();
     Sampled {
         tasks,
         outputs,
         pauses,
+        hangs,
         files: SAMPLER_FILES.iter().filter_map(file).collect(),
         ended_boot_s: boot_s(),
     }
@@ -97,6 +101,7 @@ pub(crate) fn compare(hook: &Hook, mut sampled: Sampled, report: &mut NodeReport
         return;
     }
     report.tasks = sampled.tasks.take();
+    report.hangs = sampled.hangs.take().map(Hangs::bounded);
     usage(hook, &sampled, report);
     report.ranks = sampled.outputs.map(|outputs| outputs.ranks).unwrap_or_default();
     if let Some(counted) = &mut report.communication {

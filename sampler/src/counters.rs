@@ -44,6 +44,8 @@ pub(crate) struct Counters {
     gpus: Gpus,
     last: f64,
     latest: Option<GpuSamples>,
+    /// The last sample, until the guard takes it.
+    seen: Option<Sample>,
     rails: Rails,
     group: Option<JobGroup>,
     search_at: Instant,
@@ -105,6 +107,7 @@ impl Counters {
             gpus: Gpus::new(mine.job, watch, interval, totals.energy),
             last: boot_s(),
             latest: None,
+            seen: None,
             rails: Rails::new(&source.sysfs, rails, &totals.rails),
             group: None,
             search_at: Instant::now(),
@@ -324,6 +327,12 @@ impl Counters {
         {
             self.note(format!("metrics: {why}"));
         }
+        self.seen = Some(sample);
+    }
+
+    /// The sample since the last call, if there is one.
+    pub(crate) fn take_seen(&mut self) -> Option<Sample> {
+        self.seen.take()
     }
 }
 

@@ -9,8 +9,8 @@ use railgate_node_report::usage::moment;
 use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
-    Loaded, Places, SAMPLER_FILES, SAMPLER_PAUSES, SAMPLER_TASKS, application, communication, gpu_figures,
-    node_name, now,
+    Loaded, Places, SAMPLER_FILES, SAMPLER_HANGS, SAMPLER_PAUSES, SAMPLER_TASKS, application, communication,
+    gpu_figures, node_name, now,
 };
 use railgate_store::store_live;
 
@@ -90,6 +90,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
     if let Some(told) = &mut report.communication {
         told.pauses = run.read_json(SAMPLER_PAUSES).ok();
     }
+    report.hangs = run.read_json(SAMPLER_HANGS).ok();
     let tasks: Option<Tasks> = run.read_json(SAMPLER_TASKS).ok();
     if let Some(tasks) = &tasks {
         report.applied = applied(&report, tasks);

@@ -11,6 +11,7 @@ mod ends;
 mod fields;
 mod file;
 mod gpus;
+mod guard;
 mod host;
 mod live;
 mod outputs;
@@ -18,6 +19,7 @@ mod pauses;
 mod probes;
 mod rails;
 mod run;
+mod states;
 mod work;
 mod xids;
 
@@ -32,6 +34,7 @@ use railgate_runner::guarded;
 use clock::Clock;
 use counters::Counters;
 use ends::Ends;
+use guard::Guarding;
 use live::Live;
 use outputs::Outputs;
 use pauses::Pausing;
@@ -51,7 +54,7 @@ fn main() -> ExitCode {
     if let Some(code) = dispatch(
         &[
             railgate_runner::tasks(),
-            vec![outputs::TASK, pauses::TASK, probes::TASK, work::TASK],
+            vec![outputs::TASK, pauses::TASK, probes::TASK, states::TASK, work::TASK],
             live::TASKS.to_vec(),
         ]
         .concat(),
@@ -94,6 +97,7 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut outputs = Outputs::new(mine);
     let mut ends = Ends::new();
     let mut pausing = Pausing::new(mine);
+    let mut guarding = Guarding::new(mine);
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
     loop {
@@ -124,6 +128,9 @@ fn stay(mine: &mut Mine) -> &'static str {
             probes.tell(mine, &ends);
         }
         pausing.hear(mine);
+        if let Some(sample) = counters.take_seen() {
+            guarding.step(mine, &sample, ends.ranks().0, &pausing, &outputs);
+        }
         live.say_if_due(mine);
         counters.told(mine, &mut work);
         xids.hear(mine, &mut counters);

@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,17 @@ impl Outputs {
             Some(_) => SEARCH,
             None => self.next.saturating_duration_since(Instant::now()),
         }
+    }
+
+    /// Files that the job writes to.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.known.files.iter().map(|file| PathBuf::from(&file.path)).collect()
+    }
+
+    /// The log that all ranks share, and so the job's own; without one the first that was found.
+    pub(crate) fn log(&self) -> Option<PathBuf> {
+        let shared = self.known.files.iter().find(|file| file.rank.is_none());
+        shared.or(self.known.files.first()).map(|file| PathBuf::from(&file.path))
     }
 
     /// A process of a rank has ended: the next probe comes soon. How often processes end is the user's choice, so the interval

@@ -5,12 +5,14 @@
 
 mod detector;
 mod files;
+mod standing;
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use railgate_child::{Line, Said, Stream, Task, become_user};
+use railgate_guard::Counts;
 use railgate_node_report::comm::Pauses;
 use railgate_rundir::Root;
 use railgate_runner::{SAMPLER_PAUSES, now};
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::run::Mine;
 use detector::{At, Detector, EVERY};
 use files::Files;
+use standing::Standing;
 
 const WATCH: &str = "rank-pauses";
 pub(crate) const TASK: Task = Task::stream(WATCH, task);
@@ -40,6 +43,14 @@ const LAST_WORD: Duration = Duration::from_millis(200);
 pub(crate) struct Pausing {
     child: Option<Stream>,
     known: Pauses,
+    counts: Option<Counts>,
+}
+
+/// A message of the child. `counts`: as they are when ranks have stood still for a while, and when they move again.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Told {
+    pauses: Pauses,
+    counts: Option<Counts>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,12 +79,17 @@ impl Pausing {
             .map_err(|why| why.to_string())
             .and_then(|order| Stream::start(WATCH, &order, SILENCE).map_err(|why| why.to_string()));
         let child = child.map_err(|why| tracing::info!(job = mine.job, "sampler: child {WATCH}: {why}")).ok();
-        Pausing { child, known: before }
+        Pausing { child, known: before, counts: None }
     }
 
     /// Descriptor that becomes readable when the child reports.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.child.as_ref().and_then(Stream::as_fd)
+    }
+
+    /// The ranks' counts; `None`: not known, or they do not show who waits.
+    pub(crate) fn counts(&self) -> Option<&Counts> {
+        self.counts.as_ref().filter(|_| self.child.is_some())
     }
 
     /// Writes what the child reported. A child that ended is not replaced: further pauses are unknown.
@@ -109,8 +125,9 @@ impl Pausing {
     }
 
     fn take(&mut self, mine: &Mine, text: &[u8]) {
-        let Ok(found) = serde_json::from_slice::<Pauses>(text) else { return };
-        let found = found.bounded();
+        let Ok(Told { pauses, counts }) = serde_json::from_slice::<Told>(text) else { return };
+        self.counts = counts;
+        let found = pauses.bounded();
         if found == self.known {
             return;
         }
@@ -131,6 +148,7 @@ fn task(line: &mut Line) -> Result<(), String> {
     let mut detector = Detector::new(order.before);
     let begun = Instant::now();
     let (mut said, mut search, mut changed) = (begun, begun, false);
+    let (mut standing, mut told) = (Standing::default(), Vec::new());
     loop {
         let searches = if begun.elapsed() < STARTING { EARLY_SEARCH } else { SEARCH };
         if Instant::now() >= search {
@@ -140,22 +158,26 @@ fn task(line: &mut Line) -> Result<(), String> {
         }
         if !files.is_empty() {
             let counts = files.read();
-            changed |= detector.add(At { clock: begun.elapsed(), time: now() }, &counts);
+            let time = now();
+            changed |= detector.add(At { clock: begun.elapsed(), time }, &counts);
+            changed |= standing.add(time, &counts);
+            told = counts;
         }
         let silent = said.elapsed();
         if (changed && silent >= OFTEN) || silent >= ALIVE {
-            say(line, &detector)?;
+            say(line, &detector, standing.told(&told))?;
             (said, changed) = (Instant::now(), false);
         }
         if !line.wait(if files.is_empty() { searches } else { EVERY }) {
-            return say(line, &detector);
+            return say(line, &detector, None);
         }
     }
 }
 
-fn say(line: &mut Line, detector: &Detector) -> Result<(), String> {
-    let found = serde_json::to_vec(&detector.found).map_err(|why| why.to_string())?;
-    line.say(&found).map_err(|why| why.to_string())
+fn say(line: &mut Line, detector: &Detector, counts: Option<Counts>) -> Result<(), String> {
+    let told = Told { pauses: detector.found.clone(), counts };
+    let told = serde_json::to_vec(&told).map_err(|why| why.to_string())?;
+    line.say(&told).map_err(|why| why.to_string())
 }
 
 #[cfg(test)]

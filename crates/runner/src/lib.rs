@@ -34,15 +34,15 @@ pub use history::{History, kernel_mark};
 pub use hook::Hook;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
 pub use metrics::forget_job;
-pub use notify::{append_to_output, notify_owner};
+pub use notify::{append_to_log, append_to_output, notify_owner};
 pub use places::Places;
 pub use process::{guarded, node_name, now, own_process};
 pub use ranks::communication;
 pub use readmit::{Readmit, Readmitted, readmit};
 pub use sampler::{
-    SAMPLER_END, SAMPLER_FILES, SAMPLER_GPUS, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_SOCKET, SAMPLER_TASKS,
-    SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET, end_sampler,
-    start_sampler,
+    SAMPLER_END, SAMPLER_FILES, SAMPLER_GPUS, SAMPLER_HANGS, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_SOCKET,
+    SAMPLER_TASKS, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET,
+    end_sampler, start_sampler,
 };
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use nix::unistd::{Gid, getgrouplist};
 use railgate_child::{Task, become_user};
+use railgate_model::Job;
 use railgate_slurm::{Client, JobRef, OwnersView};
 use railgate_text::printable;
 use serde::{Deserialize, Serialize};
@@ -60,7 +61,7 @@ pub fn notify_owner(
         }
     }
     if let Some(path) = view.output {
-        match append_as_owner(hook, &path, &text, true) {
+        match append_as_owner(&hook.job, &path, &text, true) {
             Ok(()) => told = true,
             Err(why) => tracing::warn!(job = hook.job.id, "{path:?}: owner not notified: {why}"),
         }
@@ -73,7 +74,7 @@ pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
     let job = hook.job.id;
     match client.owners_view(job).map(|view| view.output) {
         Ok(Some(path)) => {
-            if let Err(why) = append_as_owner(hook, &path, &printable(text), false) {
+            if let Err(why) = append_as_owner(&hook.job, &path, &printable(text), false) {
                 tracing::info!(job, "{path:?}: last line not written: {why}");
             }
         }
@@ -82,11 +83,19 @@ pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
     }
 }
 
-fn append_as_owner(hook: &Hook, path: &Path, text: &str, create: bool) -> Result<(), String> {
+/// Appends a line to a log of a running job. Returns after five seconds at the latest.
+///
+/// # Errors
+/// Returns why it was not written: its owner may not write there, it is no regular file, or it does not exist.
+pub fn append_to_log(job: &Job, path: &Path, text: &str) -> Result<(), String> {
+    append_as_owner(job, path, &printable(text), false)
+}
+
+fn append_as_owner(job: &Job, path: &Path, text: &str, create: bool) -> Result<(), String> {
     let line = Line {
-        uid: hook.job.uid,
-        gid: hook.job.gid,
-        user: hook.job.user.clone(),
+        uid: job.uid,
+        gid: job.gid,
+        user: job.user.clone(),
         path: path.to_owned(),
         text: text.to_owned(),
         create,

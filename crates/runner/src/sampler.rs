@@ -28,6 +28,8 @@ pub const SAMPLER_TASKS: &str = "tasks.json";
 pub const SAMPLER_OUTPUTS: &str = "outputs.json";
 /// In the run's directory: pauses of the job's ranks ([`Pauses`](railgate_node_report::comm::Pauses)); absent: none so far.
 pub const SAMPLER_PAUSES: &str = "pauses.json";
+/// In the run's directory: hangs that the guard found ([`Hangs`](railgate_node_report::Hangs)); absent: none so far.
+pub const SAMPLER_HANGS: &str = "hangs.json";
 /// Xids that NVML reported to the sampler where the kernel log cannot be read: a list.
 pub const SAMPLER_XIDS: &str = "xids.json";
 /// In the run's directory: while the job's user keeps a connection open here, the sampler does not read the GPUs.

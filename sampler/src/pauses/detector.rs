@@ -45,6 +45,8 @@ pub(super) struct Count {
 pub(super) struct Counts {
     /// Number of its file.
     pub(super) file: u64,
+    /// Its process id, as the process itself sees it.
+    pub(super) pid: u32,
     pub(super) comms: Vec<Count>,
     /// Its counts do not show who waits.
     pub(super) left_out: bool,
@@ -321,7 +323,7 @@ impl Process {
     }
 }
 
-fn hash_text(hash: u64) -> String {
+pub(super) fn hash_text(hash: u64) -> String {
     format!("{hash:016x}")
 }
 

@@ -85,7 +85,8 @@ impl Files {
         self.open.retain(|_, one| match one.read(one.bytes, RankFile::without_cells, buffer) {
             Some(file) => {
                 let left_out = one.left_out || hides_waits(&file);
-                let counts = Counts { file: one.number, comms: counts(&file.comms), left_out };
+                let pid = u32::try_from(file.pid).unwrap_or(0);
+                let counts = Counts { file: one.number, pid, comms: counts(&file.comms), left_out };
                 found.extend((file.mode != Some(Mode::Off)).then_some(counts));
                 true
             }

@@ -55,7 +55,7 @@ impl Program {
             let rank = u32::try_from(rank).unwrap();
             let op = position(railgate_rankfile::OPERATIONS, b"AllReduce");
             let comms = vec![Count { hash: 0xc0ffee, ranks: self.of, rank, ops, op, seq: ops }];
-            Counts { file: rank.into(), comms, left_out: false }
+            Counts { file: rank.into(), pid: 0, comms, left_out: false }
         };
         times.iter().enumerate().map(count).collect()
     }
@@ -156,7 +156,7 @@ fn a_rank_that_none_waits_for_does_not_pause() {
     for n in 0..200_u64 {
         let count = |rank: u32, ops| {
             let comms = vec![Count { hash: 1, ranks: 2, rank, ops, op: 2, seq: ops }];
-            Counts { file: rank.into(), comms, left_out: false }
+            Counts { file: rank.into(), pid: 0, comms, left_out: false }
         };
         let counts = [count(0, 10 * n), count(1, 10 * if (100..120).contains(&n) { 100 } else { n })];
         detector.add(At { clock: EVERY * u32::try_from(n).unwrap(), time: START }, &counts);
@@ -275,7 +275,7 @@ fn who_waits_for_another_rank_is_not_the_one_that_paused() {
                 seq: ops,
             };
             let comms = vec![of(1 + rank / 2, rank % 2, tensor), of(3 + rank % 2, rank / 2, data)];
-            Counts { file: rank, comms, left_out: false }
+            Counts { file: rank, pid: 0, comms, left_out: false }
         };
         let counts: Vec<Counts> = (0..).zip(ops).map(|(rank, ops)| count(rank, ops)).collect();
         detector.add(At { clock: EVERY * u32::try_from(n).unwrap(), time: START }, &counts);

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use railgate_fsutil::{Untrusted, trusted};
 use railgate_gate::GateConfig;
+use railgate_guard::GuardConfig;
 use railgate_metrics::MetricsConfig;
 use railgate_node_report::StatsConfig;
 use railgate_probe::SourceConfig;
@@ -48,6 +49,8 @@ pub struct Config {
     pub breaker: BreakerConfig,
     /// Statistics.
     pub stats: StatsConfig,
+    /// Hangs of running jobs.
+    pub guard: GuardConfig,
     /// Where reports are stored and who may read them.
     pub report: ReportConfig,
     /// Prometheus text files.
@@ -68,6 +71,7 @@ impl Default for Config {
             requeue: RequeueConfig::default(),
             breaker: BreakerConfig::default(),
             stats: StatsConfig::default(),
+            guard: GuardConfig::default(),
             report: ReportConfig::default(),
             metrics: MetricsConfig::default(),
             slurm: SlurmConfig::default(),
@@ -296,6 +300,7 @@ impl Config {
             self.requeue.problems(),
             self.breaker.problems(),
             self.stats.problems(),
+            self.guard.problems(),
             self.report.problems(),
             self.metrics.problems(),
             self.slurm.problems(),

@@ -1,0 +1,199 @@
+//! Feeds the guard with what the sampler sees, and records what it finds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use railgate_guard::{Guard, GuardMode, Look, News, RankLook};
+use railgate_node_report::phases::gpu_activities;
+use railgate_node_report::plain::clock;
+use railgate_node_report::usage::{Sample, State};
+use railgate_node_report::{Hang, HangKind, Hangs, TaskRank, programs};
+use railgate_runner::{SAMPLER_HANGS, append_to_log};
+
+use crate::outputs::Outputs;
+use crate::pauses::Pausing;
+use crate::run::Mine;
+use crate::states::States;
+
+/// The guard of a run.
+#[derive(Debug)]
+pub(crate) struct Guarding {
+    /// `None`: the site has turned it off.
+    guard: Option<Guard>,
+    states: States,
+}
+
+impl Guarding {
+    pub(crate) fn new(mine: &Mine) -> Self {
+        let config = mine.config.guard.clone();
+        let before: Hangs = mine.dir.read_json(SAMPLER_HANGS).unwrap_or_default();
+        let guard = (config.mode != GuardMode::Off).then(|| Guard::new(config, before));
+        Guarding { guard, states: States::default() }
+    }
+
+    /// Adds a sample. `ranks`: the processes of ranks.
+    pub(crate) fn step(
+        &mut self,
+        mine: &Mine,
+        sample: &Sample,
+        ranks: &[TaskRank],
+        pausing: &Pausing,
+        outputs: &Outputs,
+    ) {
+        let Some(guard) = &mut self.guard else { return };
+        let alone = mine.report.job.nodelist == mine.report.node;
+        let gpus = gpu_activities(sample, sample.gpus.len() > 1 || !alone);
+        let of_step = of_last_step(ranks);
+        let looks: Vec<RankLook> = of_step.iter().map(|(rank, of)| look(*rank, of, &self.states)).collect();
+        let news = guard.add(&Look {
+            start: sample.start,
+            end: sample.end(),
+            running: sample.state == State::Running,
+            gpus: &gpus,
+            ranks: &looks,
+            counts: pausing.counts(),
+            alone,
+            logged: self.states.logged(),
+        });
+        if guard.is_suspicious(sample.end()) {
+            let running = of_step.values().flatten().filter(|one| one.ended.is_none());
+            self.states.step(mine, running.map(|one| (one.pid, one.ticks)).collect(), outputs.paths());
+        } else {
+            self.states.clear();
+        }
+        if let Some(news) = news {
+            self.record(mine, &news, outputs.log());
+        }
+    }
+
+    fn record(&self, mine: &Mine, news: &News, log: Option<PathBuf>) {
+        let Some(guard) = &self.guard else { return };
+        if let Err(why) = mine.dir.write_json(SAMPLER_HANGS, guard.hangs()) {
+            tracing::warn!(job = mine.job, "sampler: {SAMPLER_HANGS}: {why}");
+        }
+        match news {
+            News::Named(hang) => {
+                tracing::info!(job = mine.job, kind = ?hang.kind, "guard: {}", hang.signs.join("; "));
+                if mine.config.guard.mode == GuardMode::Notify
+                    && let Some(log) = log
+                {
+                    notify(mine, hang, log);
+                }
+            }
+            News::Over(hang) => tracing::info!(job = mine.job, kind = ?hang.kind, "guard: work went on"),
+        }
+    }
+}
+
+/// Adds a line to the job's log, in a thread: a file server may not answer.
+fn notify(mine: &Mine, hang: &Hang, log: PathBuf) {
+    let (job, text) = (mine.report.job.clone(), line(&mine.report.node, mine.job, hang));
+    let write = move || {
+        if let Err(why) = append_to_log(&job, &log, &text) {
+            tracing::info!(job = job.id, "{log:?}: the line about the hang is not written: {why}");
+        }
+    };
+    if let Err(why) = std::thread::Builder::new().stack_size(256 << 10).spawn(write) {
+        tracing::info!(job = mine.job, "sampler: the line about the hang is not written: {why}");
+    }
+}
+
+fn line(node: &str, job: u32, hang: &Hang) -> String {
+    let since = clock(hang.since);
+    let since = since.get(..8).unwrap_or_default();
+    let (what, may) = match hang.kind {
+        HangKind::Storage => ("the job waits", "; it goes on if the storage answers"),
+        _ => ("the job hangs", ""),
+    };
+    format!(
+        "railgate: {what} on {node} since {since} UTC: {}{may} (railgate report {job} --live)",
+        hang.sentence()
+    )
+}
+
+/// The programs of each rank of the newest step of the newest start.
+fn of_last_step(ranks: &[TaskRank]) -> BTreeMap<u32, Vec<&TaskRank>> {
+    let newest = ranks.iter().max_by_key(|one| (one.start_number, one.began));
+    let same = |one: &&TaskRank| {
+        newest.is_some_and(|last| (last.start_number, &last.step) == (one.start_number, &one.step))
+    };
+    let mut all: BTreeMap<u32, Vec<&TaskRank>> = BTreeMap::new();
+    for one in ranks.iter().filter(same) {
+        all.entry(one.rank).or_default().push(one);
+    }
+    all.into_iter().map(|(rank, of)| (rank, programs(&of))).collect()
+}
+
+fn look(rank: u32, programs: &[&TaskRank], states: &States) -> RankLook {
+    let ended: Option<Vec<_>> = programs.iter().map(|one| one.ended.zip(one.exit)).collect();
+    let runs = programs.iter().rev().find(|one| one.ended.is_none());
+    let last = runs.or(programs.last());
+    RankLook {
+        rank,
+        pid: last.map_or(0, |one| one.pid),
+        ended: ended.and_then(|ends| ends.into_iter().max_by_key(|(time, _)| *time)),
+        state: runs.and_then(|one| states.of((one.pid, one.ticks)).cloned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_model::ProcessExit;
+
+    use super::*;
+
+    fn process(rank: u32, step: &str, began: u64, ended: Option<u64>) -> TaskRank {
+        let exit = ended.map(|_| ProcessExit::Code(1));
+        let pid = u32::try_from(began).unwrap();
+        TaskRank { rank, pid, step: step.to_owned(), began: Some(began), ended, exit, ..TaskRank::default() }
+    }
+
+    fn looks(ranks: &[TaskRank]) -> Vec<(u32, u32, bool)> {
+        let of_step = of_last_step(ranks);
+        let all = of_step.iter().map(|(rank, of)| look(*rank, of, &States::default()));
+        all.map(|look| (look.rank, look.pid, look.ended.is_some())).collect()
+    }
+
+    #[test]
+    fn the_line_in_the_log_names_node_time_rank_and_command() {
+        let hang = |kind| Hang {
+            kind,
+            since: 1_700_000_000_000,
+            named: 1_700_000_045_000,
+            over: None,
+            culprits: vec![railgate_node_report::Culprit { rank: 2, ..Default::default() }],
+            waiting_gpus: 3,
+            operation: None,
+            signs: Vec::new(),
+        };
+        assert_eq!(
+            line("gn4", 7, &hang(HangKind::Stopped)),
+            "railgate: the job hangs on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate \
+             report 7 --live)"
+        );
+        assert!(line("gn4", 7, &hang(HangKind::Storage)).contains("the job waits on gn4"));
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_newest_step_and_start() {
+        let earlier = process(0, "0", 10, Some(20));
+        let first = process(0, "1", 30, Some(40));
+        let second = process(1, "1", 31, None);
+        assert_eq!(looks(&[earlier, first, second]), [(0, 30, true), (1, 31, false)]);
+        let again = TaskRank { start_number: 1, ..process(0, "1", 50, None) };
+        assert_eq!(
+            looks(&[process(0, "1", 30, Some(40)), process(1, "1", 31, None), again]),
+            [(0, 50, false)]
+        );
+        assert_eq!(looks(&[]), []);
+    }
+
+    #[test]
+    fn a_rank_is_gone_when_its_program_is_and_not_when_another_one_has_begun() {
+        let shell = process(0, "1", 10, None);
+        let program = TaskRank { gpu: true, ..process(0, "1", 11, Some(50)) };
+        assert_eq!(looks(&[shell.clone(), program.clone()]), [(0, 11, true)]);
+        let again = TaskRank { gpu: true, ..process(0, "1", 60, None) };
+        assert_eq!(looks(&[shell, program, again]), [(0, 60, false)]);
+    }
+}
