@@ -1,5 +1,8 @@
+use std::collections::BTreeSet;
+
 use railgate_model::UnixMillis;
 use railgate_model::xid_catalogue::{Owner, explain};
+use railgate_node_report::plain::plain;
 use railgate_node_report::{ActKind, NodeReport};
 use serde::{Deserialize, Serialize};
 
@@ -131,6 +134,23 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
         if let (Some(time), false) = (item.time.or(node.end), known) {
             let what = format!("{}: {}", item.finding.subject(), item.finding.what);
             push(time, item.time.is_none(), Weight::Fail, what);
+        }
+    }
+    let ranks = node.tasks.iter().flat_map(|tasks| &tasks.ranks);
+    let failed =
+        ranks.filter_map(|rank| Some((rank, rank.ended?, rank.exit.filter(|exit| exit.is_error())?)));
+    // A shell ends with its program's exit code, just after it.
+    let mut told = BTreeSet::new();
+    for (rank, time, exit) in failed {
+        if told.insert((rank.start_number, rank.step.as_str(), rank.rank)) {
+            push(time, false, Weight::Fail, format!("the process of rank {} {exit}", rank.rank));
+        }
+    }
+    for hang in node.hangs.iter().flat_map(|hangs| &hangs.list) {
+        let what = if hang.kind.is_hang() { "the job hangs" } else { "the job waits" };
+        push(hang.since, false, Weight::Fail, format!("{what}: {}", plain(&hang.sentence())));
+        if let Some(over) = hang.over {
+            push(over, false, Weight::Step, "the ranks go on".to_owned());
         }
     }
     for act in &node.acts {

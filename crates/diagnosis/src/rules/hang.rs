@@ -4,6 +4,7 @@ use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::comm::{Communicator, LastOp, newest_launch};
 use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
+use railgate_node_report::{Hang, HangKind};
 
 use crate::facts::{Facts, Outcome, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -14,7 +15,8 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Unknown,
     evidence: "the last step of each rank (docs/application-reports.md); without it the last operation that any rank submitted to NCCL.
 The sampler watches the process of each rank and takes its exit code or signal from the kernel: a rank whose process ended while at least
-as many others ran on, without progress, is the rank that they waited for. Otherwise
+as many others ran on, without progress, is the rank that they waited for. Otherwise the guard (docs/guard.md) names the rank that was
+stopped, asleep or blocked while the GPUs of the others waited. Otherwise
 NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
 waited for. Samples of the GPUs show it earlier: until the end kernels run without a pause on few SMs, with no tensor activity and
 almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. Only jobs that did not succeed are judged, and
@@ -40,7 +42,9 @@ thresholds! {
 /// Names the rank that submitted the fewest operations.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some((since, seconds)) = stood_still(facts) else { return Vec::new() };
-    let mut found = gone(facts).map(|gone| gone.told(facts)).or_else(|| behind(facts)).unwrap_or_else(|| {
+    let named =
+        || gone(facts).map(|gone| gone.told(facts)).or_else(|| guarded(facts).map(|one| one.told(facts)));
+    let mut found = named().or_else(|| behind(facts)).unwrap_or_else(|| {
         let what = "the rank that the others waited for is not known".to_owned();
         let fix = Some("load NCCL's profiler plugin: it names the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
@@ -58,6 +62,9 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     if let Some(stall) = last_stall(facts, end) {
         return Some(stall);
+    }
+    if let Some(Guarded { hang, .. }) = guarded(facts) {
+        return Some((hang.since, float(end.saturating_sub(hang.since)) / 1000.0));
     }
     if let Some(gone) = gone(facts) {
         return Some((gone.time, gone.seconds));
@@ -96,6 +103,48 @@ fn last_stall(facts: &Facts<'_>, end: UnixMillis) -> Option<(UnixMillis, f64)> {
     let submitted = newest_launch(facts.communicators_last().map(|(_, one)| one));
     let goes_on = submitted.is_some_and(|time| time > since.saturating_add(stall.millis()));
     (seconds >= stall.seconds() && !goes_on).then_some((since, seconds))
+}
+
+/// A hang that the guard found while the job ran, and that lasted until its end.
+struct Guarded<'a> {
+    node: &'a str,
+    hang: &'a Hang,
+}
+
+/// The one that names a rank, else the first one.
+fn guarded<'a>(facts: &Facts<'a>) -> Option<Guarded<'a>> {
+    facts.end.filter(|_| facts.outcome != Outcome::Good)?;
+    let open = facts.nodes.iter().filter_map(|node| {
+        let hang = node.hangs.as_ref()?.list.last()?;
+        (hang.over.is_none() && hang.kind.is_hang()).then_some(Guarded { node: &node.node, hang })
+    });
+    open.min_by_key(|one| (one.hang.culprits.is_empty(), one.hang.since))
+}
+
+impl Guarded<'_> {
+    fn told(&self, facts: &Facts<'_>) -> Found {
+        let hang = self.hang;
+        let confidence = if hang.culprits.is_empty() { "medium" } else { "high" };
+        let at = clock(hang.named);
+        let what = format!("{} (seen at {})", hang.sentence(), at.get(..8).unwrap_or_default());
+        let part = match hang.culprits.as_slice() {
+            [one] => facts.name_of(self.node, one.rank),
+            _ => self.node.to_owned(),
+        };
+        let fix = match hang.kind {
+            HangKind::Stopped => {
+                "find out who stopped the process: a debugger, a tool, or memory that ran out"
+            }
+            HangKind::Blocked | HangKind::Storage => {
+                "check the file system or the device that the rank waits for"
+            }
+            HangKind::AllWait => {
+                "check that all ranks call the same collectives in the same order, with equal sizes"
+            }
+            HangKind::Gone | HangKind::Behind => "check that rank's log and stack",
+        };
+        Found { fix: Some(fix), ..Found::new(confidence, part, what) }
+    }
 }
 
 /// A rank whose process ended while others ran on and made no progress.

@@ -1,0 +1,89 @@
+//! Hangs that the guard found while the job ran.
+
+use railgate_model::UnixMillis;
+use railgate_node_report::plain::{clock, float, plain, span};
+use railgate_node_report::{Hang, HangKind};
+use railgate_text::shorten;
+
+use super::{Row, Span};
+use crate::Attempt;
+
+/// Maximum number of hangs shown.
+const MOST: usize = 3;
+
+/// Rows of the attempt's hangs, `gn4, 19:44:34 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s`.
+pub(super) fn rows(attempt: &Attempt) -> Vec<Row> {
+    let of = |node: &railgate_node_report::NodeReport| {
+        let hangs = node.hangs.iter().flat_map(|hangs| &hangs.list).cloned();
+        hangs.map(|hang| (node.node.clone(), hang)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<(String, Hang)> = attempt.nodes.iter().flat_map(of).collect();
+    all.sort_by_key(|(_, hang)| hang.since);
+    let more = all.len().saturating_sub(MOST);
+    let mut rows: Vec<Row> = all.iter().take(MOST).map(|(node, hang)| row(node, hang)).collect();
+    if more > 0 {
+        rows.push(Row::open_to_all("HANG", format!("and {more} more")));
+    }
+    rows
+}
+
+fn row(node: &str, hang: &Hang) -> Row {
+    let at = |time: UnixMillis| clock(time).get(..8).unwrap_or_default().to_owned();
+    let seconds = |from: UnixMillis, to: UnixMillis| span(float(to.saturating_sub(from)) / 1000.0);
+    let (until, lasted) = match hang.over {
+        Some(over) => (at(over), format!(" for {}", seconds(hang.since, over))),
+        None => ("the end".to_owned(), String::new()),
+    };
+    let storage = match hang.kind {
+        HangKind::Storage => " (not called a hang yet: storage may recover)",
+        _ => "",
+    };
+    let text = format!(
+        "{}{lasted}{storage}; named after {}",
+        plain(&hang.sentence()),
+        seconds(hang.since, hang.named)
+    );
+    let when = format!("{}, {} to {until}: ", shorten(node, 24), at(hang.since));
+    Row { name: "HANG", spans: vec![Span::Private(when), Span::Open(text)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node_report::{Culprit, Hangs};
+
+    use super::*;
+
+    #[test]
+    fn a_hang_names_its_node_time_rank_and_how_soon_it_was_named() {
+        let mut attempt = crate::testing::story().attempts.remove(0);
+        let hang = |since, kind, over| Hang {
+            kind,
+            since,
+            named: since + 45_000,
+            over,
+            culprits: vec![Culprit { rank: 2, ..Culprit::default() }],
+            waiting_gpus: 3,
+            operation: None,
+            signs: Vec::new(),
+        };
+        let node = attempt.nodes.first_mut().unwrap();
+        let start = 1_700_000_000_000;
+        let list = vec![
+            hang(start, HangKind::Storage, Some(start + 200_000)),
+            hang(start + 400_000, HangKind::Stopped, None),
+        ];
+        node.hangs = Some(Hangs { list, more: 0 });
+        node.node = "gn4".to_owned();
+        let all: Vec<Row> = rows(&attempt);
+        let texts: Vec<String> = all.iter().map(Row::text).collect();
+        assert_eq!(
+            texts,
+            [
+                "gn4, 22:13:20 to 22:16:40: rank 2 is waiting for storage, and 3 GPUs wait for 3 min 20 s (not called a hang yet: \
+                 storage may recover); named after 45.0 s",
+                "gn4, 22:20:00 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s",
+            ]
+        );
+        assert!(!all[1].open().contains("gn4") && all[1].open().contains("rank 2 is stopped"));
+    }
+}
