@@ -15,6 +15,7 @@ mod fabric;
 mod first_error;
 mod forged_lines;
 mod gate;
+mod guard;
 mod hangs;
 mod held_locks;
 mod hostile;
