@@ -17,6 +17,7 @@ const CAP_CHOWN: u32 = 0;
 const CAP_KILL: u32 = 5;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
+const CAP_SYS_PTRACE: u32 = 19;
 const VERSION_3: u32 = 0x2008_0522;
 
 /// A lower priority than the job's processes, but not so low that a busy node starves this process.
@@ -61,6 +62,15 @@ pub fn keep_no_chown() -> io::Result<()> {
     keep_few(&KEPT)
 }
 
+/// Drops all capabilities but the one to trace, which remains permitted. `traces`: whether it is in effect.
+pub(super) fn keep_only_tracing(traces: bool) -> io::Result<()> {
+    let kept = permitted()? & (1 << CAP_SYS_PTRACE);
+    if traces && kept == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    set_capabilities(kept, if traces { kept } else { 0 })
+}
+
 #[repr(C)]
 struct Header {
     version: u32,
@@ -76,16 +86,27 @@ struct Data {
 }
 
 fn keep_few(kept: &[u32]) -> io::Result<()> {
+    let kept: u32 = kept.iter().map(|cap| 1 << cap).sum();
+    let few = permitted()? & kept;
+    set_capabilities(few, few)
+}
+
+/// The permitted capabilities below 32.
+fn permitted() -> io::Result<u32> {
     let header = Header { version: VERSION_3, pid: 0 };
     let mut have = [Data::default(); 2];
     // SAFETY: both live through the call, and have the layout of this version: two records.
     if unsafe { libc::syscall(libc::SYS_capget, &raw const header, have.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let kept: u32 = kept.iter().map(|cap| 1 << cap).sum();
-    let few = have[0].permitted & kept;
-    let want = [Data { effective: few, permitted: few, inheritable: 0 }, Data::default()];
-    // SAFETY: as above; the kernel only reads.
+    Ok(have[0].permitted)
+}
+
+/// Without inheritable ones, which also ends ambient ones.
+fn set_capabilities(permitted: u32, effective: u32) -> io::Result<()> {
+    let header = Header { version: VERSION_3, pid: 0 };
+    let want = [Data { effective, permitted, inheritable: 0 }, Data::default()];
+    // SAFETY: both live through the call, and have the layout of this version; the kernel only reads.
     if unsafe { libc::syscall(libc::SYS_capset, &raw const header, want.as_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }

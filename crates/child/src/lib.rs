@@ -31,7 +31,7 @@ use std::time::Duration;
 pub use detach::{detach, keep_no_chown};
 pub use inside::Line;
 pub use stream::{Said, Stream};
-pub use user::{UserError, become_user};
+pub use user::{UserError, become_user, become_user_who_traces, trace_any};
 
 /// Time that a killed child gets to end before it counts as [`Outcome::Stuck`].
 pub const GRACE: Duration = Duration::from_secs(2);

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use railgate_child::{Call, Outcome, Said, Stream, Task, become_user, dispatch, run, run_all};
+use railgate_child::{
+    Call, Outcome, Said, Stream, Task, become_user, become_user_who_traces, dispatch, run, run_all, trace_any,
+};
 
 /// Argument that makes this program a parent which waits for a child that never replies.
 const PARENT: &str = "parent-to-be-killed";
@@ -65,7 +67,29 @@ const TASKS: &[Task] = &[
         become_user(65_534, 65_534, &[65_534]).map_err(|why| why.to_string())?;
         std::fs::read("/etc/shadow").map(|_| Vec::new()).map_err(|why| why.to_string())
     }),
+    Task::new("tracer", |_| tracer(65_534)),
+    Task::new("root-tracer", |_| tracer(0)),
 ];
+
+/// The identity and the capabilities of a user who traces: at first, with the capability in effect, and after that.
+fn tracer(uid: u32) -> Result<Vec<u8>, String> {
+    become_user_who_traces(uid, uid).map_err(|why| why.to_string())?;
+    let mut seen = identity();
+    for traces in [true, false] {
+        trace_any(traces).map_err(|why| why.to_string())?;
+        seen += &identity();
+    }
+    let shadow = std::fs::read("/etc/shadow").map_err(|why| why.kind());
+    let root = nix::unistd::setuid(nix::unistd::Uid::from_raw(0));
+    Ok(format!("{seen}{:?} {root:?}", shadow.err()).into_bytes())
+}
+
+fn identity() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let wanted = ["Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapAmb:", "NoNewPrivs:"];
+    let lines = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    lines.map(|line| line.split_ascii_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect()
+}
 
 /// The inherited state of a child: signals and descriptors.
 fn surroundings() -> String {
@@ -226,6 +250,29 @@ fn a_child_can_become_a_user() {
     assert!(why.contains("Permission denied"), "{why}");
 }
 
+fn a_user_who_traces_has_no_other_capability() {
+    let Outcome::Failed(why) = run("root-tracer", b"", soon()) else { panic!() };
+    assert!(why.contains("must not be root"), "{why}");
+    let has_tracing = identity().lines().any(|line| {
+        let set = line.strip_prefix("CapPrm: ").and_then(|set| u64::from_str_radix(set, 16).ok());
+        set.is_some_and(|set| set & 1 << 19 != 0)
+    });
+    if !nix::unistd::geteuid().is_root() || !has_tracing {
+        println!("     (not root: skipped)");
+        return;
+    }
+    let one = |effective: &str| {
+        format!(
+            "Uid: 65534 65534 65534 65534\nGid: 65534 65534 65534 65534\nGroups:\nCapInh: 0000000000000000\n\
+             CapPrm: 0000000000080000\nCapEff: {effective}\nCapAmb: 0000000000000000\nNoNewPrivs: 1\n"
+        )
+    };
+    let (off, on) = (one("0000000000000000"), one("0000000000080000"));
+    let Outcome::Done(seen) = run("tracer", b"", soon()) else { panic!() };
+    let seen = String::from_utf8(seen).unwrap();
+    assert_eq!(seen, format!("{off}{on}{off}Some(PermissionDenied) Err(EPERM)"));
+}
+
 fn a_call_that_names_another_parent_does_nothing() {
     // A user who passes the hidden argument is not the parent that it names.
     let status = std::process::Command::new("/proc/self/exe")
@@ -300,6 +347,7 @@ fn main() -> ExitCode {
         ("a_child_inherits_no_state_of_its_parent", a_child_inherits_no_state_of_its_parent),
         ("children_are_killed_with_their_parent", children_are_killed_with_their_parent),
         ("a_child_can_become_a_user", a_child_can_become_a_user),
+        ("a_user_who_traces_has_no_other_capability", a_user_who_traces_has_no_other_capability),
         ("a_call_that_names_another_parent_does_nothing", a_call_that_names_another_parent_does_nothing),
         (
             "a_stream_sends_messages_until_it_is_asked_to_end",
