@@ -104,9 +104,13 @@ fn about(proc: &Path, pid: u32) -> About {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) name: String,
-    state: char,
+    pub(crate) state: char,
     pub(crate) parent: u32,
     flags: u64,
+    /// Page faults of all its threads since it began; `None` if the text ends before them.
+    pub(crate) faults: Option<u64>,
+    /// Number of its threads; `None` if the text ends before it.
+    pub(crate) threads: Option<u32>,
     /// CPU time of it, and of children that it has waited for, clock ticks.
     cpu_ticks: u64,
     /// When it began, clock ticks after the boot; `None` if the text ends before it.
@@ -116,11 +120,6 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// State of the main thread: `R`, `S`, `D`, `T`, `t`, `Z`.
-    pub(crate) fn state(&self) -> char {
-        self.state
-    }
-
     /// CPU time of it, and of children that it has waited for, clock ticks.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         self.cpu_ticks
@@ -153,8 +152,8 @@ pub(crate) fn read_stat(proc: &Path, pid: u32) -> Result<Option<Stat>, String> {
     parse_stat(&text).map(Some).ok_or_else(|| format!("{}: not understood", path.display()))
 }
 
-/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, where the beginning is field 22 and the wait status field 52. The name may contain spaces
-/// and parentheses.
+/// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, where page faults are fields 10 and 12, the number of threads is
+/// field 20, the beginning field 22 and the wait status field 52. The name may contain spaces and parentheses.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (head, tail) = text.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
@@ -162,13 +161,25 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     let flags = fields.nth(4)?.parse().ok()?;
+    let mut count = |skipped| fields.nth(skipped).and_then(|count| count.parse::<u64>().ok());
+    let (minor, major) = (count(0), count(1));
     // User and system time, of it and of its children. A text may end before.
-    let cpu = fields.by_ref().skip(4).take(4).filter_map(|ticks| ticks.parse::<u64>().ok());
-    let cpu_ticks = cpu.fold(0, u64::saturating_add);
-    let started = fields.nth(4).and_then(|ticks| ticks.parse().ok());
+    let cpu = [count(1), count(0), count(0), count(0)];
+    let threads = count(2).and_then(|count| u32::try_from(count).ok());
+    let started = fields.nth(1).and_then(|ticks| ticks.parse().ok());
     let exit_code = fields.nth(29).and_then(|status| status.parse().ok());
     let name = railgate_text::printable(name).into_owned();
-    Some(Stat { name, state, parent, flags, cpu_ticks, started, exit_code })
+    Some(Stat {
+        name,
+        state,
+        parent,
+        flags,
+        faults: minor.zip(major).and_then(|(minor, major)| minor.checked_add(major)),
+        cpu_ticks: cpu.into_iter().flatten().fold(0, u64::saturating_add),
+        threads,
+        started,
+        exit_code,
+    })
 }
 
 /// Reads the real user id. The owner of the directory is not used: it is root for a process that is not dumpable.
@@ -242,13 +253,13 @@ mod tests {
     #[test]
     fn parentheses_in_a_process_name_do_not_shift_the_fields() {
         let stat = parse_stat("42 (a) R (b) S 7 42 42 0 -1 4194560 1 2").unwrap();
-        let (name, started, exit_code) = ("a) R (b".to_owned(), None, None);
-        let parent = 7;
-        let whole = Stat { name, state: 'S', parent, flags: 4_194_560, cpu_ticks: 0, started, exit_code };
+        let (name, faults, threads, started, exit_code) = ("a) R (b".to_owned(), None, None, None, None);
+        let (parent, flags, cpu_ticks) = (7, 4_194_560, 0);
+        let whole = Stat { name, state: 'S', parent, flags, faults, cpu_ticks, threads, started, exit_code };
         assert_eq!(stat, whole);
-        let line = "42 (a) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 5 20 0 1 0 777 8 9";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.cpu_ticks, stat.started), (128, Some(777)));
+        let stat = parse_stat("42 (a) S 7 42 42 0 -1 0 30 99 4 99 100 20 3 5 20 0 12 0 4200 0 0").unwrap();
+        assert_eq!((stat.faults, stat.cpu_ticks), (Some(34), 128));
+        assert_eq!((stat.threads, stat.started), (Some(12), Some(4200)));
         assert!(!stat.exiting());
         assert!(parse_stat("42 (a) D 7 42 42 0 -1 4194308 1").unwrap().exiting());
         assert!(parse_stat("42 (a) Z 7 42 42 0 -1 0 1").unwrap().exiting());

@@ -69,7 +69,7 @@ fn one(
     let kernel = wait
         .filter(|name| !name.is_empty() && name != "0")
         .map(|name| railgate_text::printable(&name).into_owned());
-    let mut reading = RankReading { id, state: Some(program.state()), kernel, cpu_ticks: 0, bytes: Some(0) };
+    let mut reading = RankReading { id, state: Some(program.state), kernel, cpu_ticks: 0, bytes: Some(0) };
     // Parents that were read at different moments may form a circle: a process counts once.
     let (mut next, mut seen) = (vec![id.0], Vec::new());
     while let Some(pid) = next.pop() {
