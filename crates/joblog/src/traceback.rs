@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use railgate_node_report::python_file::{is_own, name};
 use regex::Regex;
 
 /// A line of the program.
@@ -81,7 +82,7 @@ impl Traceback {
             let file = found.name("file").map_or("", |file| file.as_str());
             if is_own(file) {
                 let line = found.name("line").and_then(|line| line.as_str().parse().ok()).unwrap_or(0);
-                self.place = Some(Place { file: name(file), line });
+                self.place = Some(Place { file: name(file).to_owned(), line });
             }
             return Step::Inside;
         }
@@ -98,28 +99,6 @@ impl Traceback {
         }
         if LAST.as_ref().is_some_and(|last| last.is_match(bare)) { Step::Last } else { Step::Foreign }
     }
-}
-
-/// Whether a file is the user's, not one of Python or of an installed package.
-pub(crate) fn is_own(file: &str) -> bool {
-    const OTHERS: [&str; 8] = [
-        "/site-packages/",
-        "/dist-packages/",
-        "/lib/python",
-        "/lib64/python",
-        "<frozen",
-        "<string>",
-        "/bin/torchrun",
-        "/bin/accelerate",
-    ];
-    // Frames of Cython have the paths of the build.
-    let is_built = file.ends_with(".pyx") || file.ends_with(".pxi");
-    !is_built && !OTHERS.iter().any(|other| file.contains(other)) && !file.ends_with("/bin/deepspeed")
-}
-
-/// The last part of a path.
-pub(crate) fn name(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or(path).to_owned()
 }
 
 #[cfg(test)]

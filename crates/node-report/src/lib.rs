@@ -17,8 +17,10 @@ mod job_log;
 mod node_report;
 pub mod phases;
 pub mod plain;
+pub mod python_file;
 mod slurm_end;
 mod slurm_view;
+pub mod stacks;
 mod task_ranks;
 mod tasks;
 #[cfg(any(test, feature = "testing"))]
@@ -42,6 +44,7 @@ pub use node_report::{
 };
 pub use slurm_end::SlurmEnd;
 pub use slurm_view::{DownNode, SlurmView};
+pub use stacks::{RankStack, Stacks};
 pub use task_ranks::{TaskRank, add_ranks, programs};
 pub use tasks::{JOB_NAME, StepStart, TaskGroup, Tasks, start_at};
 pub use transport::{Over, Sure, Transport, transport};
