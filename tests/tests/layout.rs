@@ -49,6 +49,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`node-report` is plain data about a job on a node, made from snapshots and samples: no directories, no pages",
     ),
     (
+        "stacks",
+        &["child", "node-report", "probe"],
+        "`stacks` reads the job's processes as their user, and judges nothing",
+    ),
+    (
         "joblog",
         &["node-report", "text"],
         "`joblog` is pure: bytes of a log in, the first error out, as it stands beside a node report",

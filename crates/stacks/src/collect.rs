@@ -1,0 +1,121 @@
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use railgate_child::{Call, Ended, Outcome, run_all};
+use railgate_node_report::TaskRank;
+use railgate_node_report::stacks::{MOST_RANKS, RankStack, Stacks};
+use railgate_probe::ProcessId;
+use serde::{Deserialize, Serialize};
+
+use crate::task::{PYTHON, PythonOrder, PythonStack, STATES, StateOf, StateOrder};
+
+/// Deadline of one process.
+const EACH: Duration = Duration::from_secs(2);
+/// With less time left, no child is started.
+const LEAST: Duration = Duration::from_millis(100);
+/// Processes that are read at the same time. Each child may use up to a gigabyte.
+const AT_ONCE: usize = 8;
+/// A reply has at most 64 frames of some 400 bytes; half of them may be escapes.
+const MOST_REPLY: usize = 256 << 10;
+
+/// Whose stacks to take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Root of the proc tree.
+    pub proc: PathBuf,
+    /// Job id. Processes of other jobs are not read.
+    pub job: u32,
+    /// Owner of the job, not root. Processes with other rights are not read.
+    pub uid: u32,
+    /// Group of the job.
+    pub gid: u32,
+    /// The processes, at most 256.
+    pub targets: Vec<Target>,
+}
+
+/// A process of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The rank.
+    pub rank: u32,
+    /// Its process id, and when it began, clock ticks after the boot.
+    pub id: ProcessId,
+}
+
+impl From<&TaskRank> for Target {
+    fn from(rank: &TaskRank) -> Self {
+        Target { rank: rank.rank, id: (rank.pid, rank.ticks) }
+    }
+}
+
+/// Takes the stacks of the processes in the order. Each process has at most two seconds. Returns within `deadline` plus
+/// [`railgate_child::GRACE`], with what is known by then: every process that the order names has an entry, and one that was not
+/// read has the reason.
+pub fn collect(order: &Order, deadline: Duration) -> Stacks {
+    let begun = Instant::now();
+    let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let targets = order.targets.get(..MOST_RANKS).unwrap_or(&order.targets);
+    let mut stacks = Stacks {
+        taken: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
+        ranks: targets
+            .iter()
+            .map(|one| RankStack { rank: one.rank, pid: one.id.0, ..RankStack::default() })
+            .collect(),
+        left_out: u32::try_from(order.targets.len() - targets.len()).unwrap_or(u32::MAX),
+        ..Stacks::default()
+    };
+    let left = || deadline.saturating_sub(begun.elapsed());
+    // All states in the first round: they are read at once, also of a process that cannot be read otherwise.
+    let mut first = Some(call(STATES, &StateOrder { order: order.clone() }, left().min(EACH)));
+    for (chunk, known) in targets.chunks(AT_ONCE).zip(0..) {
+        if left() < LEAST {
+            break;
+        }
+        let limit = left().min(EACH);
+        let python = |target: &Target| call(PYTHON, &PythonOrder::new(order, *target), limit);
+        let has_states = first.is_some();
+        let mut ended =
+            run_all(first.take().into_iter().chain(chunk.iter().map(python)).collect()).into_iter();
+        if has_states && let Some(states) = ended.next() {
+            add_states(&mut stacks, states);
+        }
+        for (rank, ended) in stacks.ranks.iter_mut().skip(known * AT_ONCE).zip(ended) {
+            match reply::<PythonStack>(ended, limit) {
+                Ok(PythonStack::Frames(frames)) => rank.python = Some(frames),
+                Ok(PythonStack::None(why)) | Err(why) => rank.why = Some(why),
+            }
+        }
+    }
+    for rank in stacks.ranks.iter_mut().filter(|rank| rank.python.is_none() && rank.why.is_none()) {
+        rank.why = Some("no time was left".to_owned());
+    }
+    stacks.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    stacks.bounded()
+}
+
+fn add_states(stacks: &mut Stacks, ended: Ended) {
+    match reply::<Vec<StateOf>>(ended, EACH) {
+        Ok(states) => {
+            for (rank, one) in stacks.ranks.iter_mut().zip(states) {
+                (rank.state, rank.kernel, rank.threads) = (one.state, one.kernel, one.threads);
+            }
+        }
+        Err(why) => stacks.problems.push(format!("states of the processes: {why}")),
+    }
+}
+
+fn call(task: &str, order: &impl Serialize, deadline: Duration) -> Call {
+    // An empty input is an error of the task, with the reason.
+    Call { task: task.to_owned(), input: serde_json::to_vec(order).unwrap_or_default(), deadline }
+}
+
+fn reply<T: for<'de> Deserialize<'de>>(ended: Ended, limit: Duration) -> Result<T, String> {
+    let limit = limit.as_secs_f64();
+    match ended.outcome {
+        Outcome::Done(text) if text.len() > MOST_REPLY => Err(format!("a reply of {} bytes", text.len())),
+        Outcome::Done(text) => serde_json::from_slice(&text).map_err(|why| why.to_string()),
+        Outcome::Failed(why) => Err(why),
+        Outcome::Silent => Err(format!("no answer in {limit:.1} s")),
+        Outcome::Stuck => Err(format!("no answer in {limit:.1} s, stuck in the kernel")),
+    }
+}

@@ -1,0 +1,15 @@
+//! Takes the stacks of a hung job's ranks on this node, once.
+//!
+//! For each rank: state, kernel function, and the Python stack of its main thread. Each process is read by a child of its own
+//! that is the job's user, with a deadline: whatever a process makes of its memory and its files, it costs its own stack only.
+//! No process is paused. See `docs/decisions/0010-stacks.md`.
+//!
+//! A program that calls [`collect()`] passes [`TASKS`] to its `dispatch`.
+
+mod collect;
+mod python;
+mod task;
+
+pub use collect::{Order, Target, collect};
+pub use railgate_node_report::stacks::{Frame, Group, Groups, RankStack, Stacks, group, text};
+pub use task::TASKS;
