@@ -271,28 +271,4 @@ mod tests {
             assert_eq!(text(&groups), "rank 3 on gn1 in all_reduce (train.py:88)");
         }
     }
-
-    /// 1,024 nodes with 8 ranks of 64 frames, each node's stacks as its file has them.
-    #[test]
-    fn the_largest_job_is_grouped_node_by_node() {
-        let deep = |number: u32| {
-            let mut stack = if number == 4_000 { load(number) } else { reduce(number) };
-            let frames = stack.python.get_or_insert_default();
-            frames.extend((0..).map(|line| Frame::new("call", TORCH, line)).take(64 - frames.len()));
-            stack
-        };
-        let mut groups = Groups::default();
-        for node in 0..1024 {
-            let ranks = (0..8).map(|local| deep(node * 8 + local)).collect();
-            let file = serde_json::to_vec(&super::super::Stacks { ranks, ..Default::default() }).unwrap();
-            let read: super::super::Stacks = serde_json::from_slice(&file).unwrap();
-            for stack in &read.bounded().ranks {
-                groups.add(&format!("gn{node}"), stack);
-            }
-        }
-        assert_eq!(
-            text(&groups.finish()),
-            "8,191 ranks in all_reduce (train.py:88); rank 4000 on gn500 in DataLoader.__next__ (data.py:31)"
-        );
-    }
 }
