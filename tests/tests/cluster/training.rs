@@ -74,6 +74,15 @@ pub(crate) fn report(user: &Session<'_>, id: u32) -> Result<String> {
     user.run(&["railgate", "report", &id.to_string()])?.ok()
 }
 
+/// The report as the job's owner reads it, once it has this text: epilogs and the controller write a moment after the end.
+pub(crate) fn report_with(user: &Session<'_>, id: u32, text: &str) -> Result<String> {
+    poll::until(MINUTE, &format!("'{text}' in the report of job {id}"), || {
+        let told = report(user, id)?;
+        anyhow::ensure!(one_line(&told).contains(text), "{told}");
+        Ok(Some(told))
+    })
+}
+
 /// Asserts that the texts occur in a report in this order.
 pub(crate) fn in_order(text: &str, parts: &[&str]) {
     let mut rest = text;

@@ -7,7 +7,7 @@ use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, Session, slurm_relea
 use railgate_tests::skipped;
 
 use crate::training::{
-    ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, report, started, submit, submit_as,
+    ALL_MAY_DRAIN, MINUTE, end, in_order, log, one_line, report, report_with, started, submit, submit_as,
 };
 
 /// Runs until the test ends it, without options for a requeue.
@@ -116,7 +116,10 @@ fn every_end_has_a_verdict_a_decision_and_a_next_step() -> Result<()> {
         let mut wrong = String::new();
         for (id, state, title, parts) in cases {
             cluster.wait_job(id, &[state], MINUTE)?;
-            let told = report(&alice, id)?;
+            let told = match parts.contains(&left) {
+                true => report_with(&alice, id, left),
+                false => report(&alice, id),
+            }?;
             let line = one_line(&told);
             let head = format!("job {id} 'sbatch' on test: {title}");
             for part in std::iter::once(&head.as_str()).chain(parts) {
@@ -164,7 +167,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
         end(cluster, buggy, 3)?;
         cluster.wait_job(buggy, &["FAILED"], MINUTE)?;
         in_order(
-            &one_line(&report(&alice, buggy)?),
+            &one_line(&report_with(&alice, buggy, "the job was not requeued: ")?),
             &[
                 ": looks like the application",
                 "the job was not requeued: no node has evidence of a fault that ended it",
@@ -173,7 +176,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
         let fault = "site-raid";
         let job = cluster.wait_job(part, &["FAILED"], MINUTE)?;
         assert_eq!((job.restarts(), job.nodes()), (0, part_node.as_str()));
-        let told = report(&alice, part)?;
+        let told = report_with(&alice, part, "the job was not requeued: ")?;
         in_order(
             &one_line(&told),
             &[
@@ -183,7 +186,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
             ],
         );
         cluster.wait_job(unasked, &["FAILED"], MINUTE)?;
-        let told = report(&alice, unasked)?;
+        let told = report_with(&alice, unasked, "the job was not requeued: ")?;
         let option = "a restart was not asked for (#SBATCH --railgate-requeue=auto)";
         in_order(
             &one_line(&told),
@@ -193,7 +196,7 @@ fn a_fault_of_the_whole_node_requeues_jobs_with_the_whole_node() -> Result<()> {
         let job = cluster.wait_job(whole, &["COMPLETED"], MINUTE)?;
         assert_eq!(job.restarts(), 1);
         assert_ne!(job.nodes(), node);
-        let told = report(&alice, whole)?;
+        let told = report_with(&alice, whole, "railgate requeued the job: ")?;
         in_order(
             &one_line(&told),
             &[

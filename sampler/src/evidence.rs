@@ -1,0 +1,80 @@
+//! What the ranks of a hung job do, taken once for each hang and kept beside the report for the job's owner.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use railgate_child::Task;
+use railgate_node_report::{JobStacks, NodeReport, REPORT_SCHEMA};
+use railgate_rundir::Root;
+use railgate_runner::{Loaded, Places, node_name};
+use railgate_stacks::{Order as Stacks, Target, collect};
+use railgate_store::store_stacks;
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Mine, PROC};
+
+const TAKE: &str = "hang-stacks";
+/// A task in a child: the stacks of many ranks need more memory than a sampler has, and file servers may hang.
+pub(crate) const TASK: Task = Task::new(TAKE, task).tracing();
+/// For reading all processes, and for the child that also stores them.
+const READING: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    /// Directory of all runs.
+    runs: PathBuf,
+    job: u32,
+    targets: Vec<Target>,
+}
+
+/// Takes stacks, in a thread that sleeps while its children work.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    taking: Option<JoinHandle<()>>,
+}
+
+impl Evidence {
+    /// Takes the stacks of these processes, unless that is still going on.
+    pub(crate) fn take(&mut self, mine: &Mine, targets: Vec<Target>) {
+        // No user could be become for a job of root's.
+        if self.taking.as_ref().is_some_and(|taking| !taking.is_finished()) || mine.report.job.uid == 0 {
+            return;
+        }
+        let order = Order { runs: mine.run_places().to_owned(), job: mine.job, targets };
+        let take = move || {
+            let taken = serde_json::to_vec(&order)
+                .map_err(|why| why.to_string())
+                .and_then(|order| railgate_child::ask(TAKE, &order, DEADLINE));
+            if let Err(why) = taken {
+                tracing::info!(job = order.job, "sampler: the stacks of the ranks are not known: {why}");
+            }
+        };
+        self.taking = std::thread::Builder::new().stack_size(256 << 10).spawn(take).ok();
+    }
+}
+
+fn task(input: &[u8]) -> Result<Vec<u8>, String> {
+    let order: Order = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let places = Places::default();
+    let config = Loaded::read(&places.config(), false, &node_name()).map_err(|why| why.to_string())?.config;
+    let run = Root::new(&order.runs).job(order.job).current(order.job).map_err(|why| why.to_string())?;
+    let report: NodeReport = run.read_json("report.json").map_err(|why| format!("report.json: {why}"))?;
+    let wanted = Stacks {
+        proc: PROC.into(),
+        job: order.job,
+        uid: report.job.uid,
+        gid: report.job.gid,
+        targets: order.targets,
+    };
+    let stacks = JobStacks {
+        schema: REPORT_SCHEMA,
+        cluster: report.cluster.clone(),
+        job: report.job.id,
+        attempt: report.attempt,
+        node: report.node.clone(),
+        stacks: collect(&wanted, READING),
+    };
+    store_stacks(&config.report, &report, &stacks).map(|()| Vec::new())
+}
