@@ -9,7 +9,9 @@ use railgate_node_report::plain::clock;
 use railgate_node_report::usage::{Sample, State};
 use railgate_node_report::{Hang, HangKind, Hangs, TaskRank, programs};
 use railgate_runner::{SAMPLER_HANGS, append_to_log};
+use railgate_stacks::Target;
 
+use crate::evidence::Evidence;
 use crate::outputs::Outputs;
 use crate::pauses::Pausing;
 use crate::run::Mine;
@@ -21,6 +23,9 @@ pub(crate) struct Guarding {
     /// `None`: the site has turned it off.
     guard: Option<Guard>,
     states: States,
+    evidence: Evidence,
+    /// The stacks of this wait are taken.
+    taken: bool,
 }
 
 impl Guarding {
@@ -28,7 +33,7 @@ impl Guarding {
         let config = mine.config.guard.clone();
         let before: Hangs = mine.dir.read_json(SAMPLER_HANGS).unwrap_or_default();
         let guard = (config.mode != GuardMode::Off).then(|| Guard::new(config, before));
-        Guarding { guard, states: States::default() }
+        Guarding { guard, states: States::default(), evidence: Evidence::default(), taken: false }
     }
 
     /// Adds a sample. `ranks`: the processes of ranks.
@@ -60,6 +65,15 @@ impl Guarding {
             self.states.step(mine, running.map(|one| (one.pid, one.ticks)).collect(), outputs.paths());
         } else {
             self.states.clear();
+        }
+        // A node whose ranks only wait for another node takes its stacks as well.
+        let lasts = guard.waits_for(sample.end()) >= mine.config.guard.after;
+        if guard.waits_since().is_none() {
+            self.taken = false;
+        } else if !self.taken && (lasts || matches!(news, Some(News::Named(_)))) {
+            self.taken = true;
+            let running = of_step.values().flatten().filter(|one| one.ended.is_none());
+            self.evidence.take(mine, running.map(|one| Target::from(*one)).collect());
         }
         if let Some(news) = news {
             self.record(mine, &news, outputs.log());

@@ -8,6 +8,7 @@
 mod clock;
 mod counters;
 mod ends;
+mod evidence;
 mod fields;
 mod file;
 mod gpus;
@@ -54,8 +55,9 @@ fn main() -> ExitCode {
     if let Some(code) = dispatch(
         &[
             railgate_runner::tasks(),
-            vec![outputs::TASK, pauses::TASK, probes::TASK, states::TASK, work::TASK],
+            vec![evidence::TASK, outputs::TASK, pauses::TASK, probes::TASK, states::TASK, work::TASK],
             live::TASKS.to_vec(),
+            railgate_stacks::TASKS.to_vec(),
         ]
         .concat(),
     ) {

@@ -169,6 +169,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "rankfile",
             "rundir",
             "runner",
+            "stacks",
             "store",
         ],
         "`railgate-sampler` reads and records beside a job, and asks `guard`: it judges no node, asks no Slurm and makes no pages",

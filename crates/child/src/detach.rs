@@ -27,7 +27,8 @@ const OOM_SCORE: &str = "500";
 
 /// Detaches this process, so that it outlives the one that started it: own session, no descriptors but the standard
 /// ones, default signals, low priority, preferred by the OOM killer, and only those of root's capabilities that
-/// [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] drops the latter.
+/// [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] drops the latter. The one to trace remains permitted and is
+/// not in effect.
 ///
 /// Call this first, before anything is opened or a thread is started. Returns one line for each step that failed; the
 /// process is still usable then.
@@ -62,6 +63,17 @@ pub fn keep_no_chown() -> io::Result<()> {
     keep_few(&KEPT)
 }
 
+/// In a child of a process that called [`detach()`]: drops the capability to trace. Other processes keep all they have.
+pub(super) fn drop_tracing() -> io::Result<()> {
+    let traces = 1 << CAP_SYS_PTRACE;
+    let have = permitted()?;
+    let others = have & !traces;
+    if have & traces == 0 || others & !sum(&KEPT_AT_FIRST) != 0 {
+        return Ok(());
+    }
+    set_capabilities(others, others)
+}
+
 /// Drops all capabilities but the one to trace, which remains permitted. `traces`: whether it is in effect.
 pub(super) fn keep_only_tracing(traces: bool) -> io::Result<()> {
     let kept = permitted()? & (1 << CAP_SYS_PTRACE);
@@ -85,10 +97,15 @@ struct Data {
     inheritable: u32,
 }
 
+/// Keeps these capabilities, and the one to trace as permitted only: for a child that is a [`Task::tracing`](super::Task::tracing).
 fn keep_few(kept: &[u32]) -> io::Result<()> {
-    let kept: u32 = kept.iter().map(|cap| 1 << cap).sum();
-    let few = permitted()? & kept;
-    set_capabilities(few, few)
+    let have = permitted()?;
+    let few = have & sum(kept);
+    set_capabilities(few | have & 1 << CAP_SYS_PTRACE, few)
+}
+
+fn sum(capabilities: &[u32]) -> u32 {
+    capabilities.iter().map(|cap| 1 << cap).sum()
 }
 
 /// The permitted capabilities below 32.

@@ -18,6 +18,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{alarm, dup, dup2_stdout, getppid};
 
+use super::detach::drop_tracing;
 use super::{Run, Task};
 
 /// The connection of a [`Stream`](super::Stream) task to its parent.
@@ -96,6 +97,9 @@ fn answer(name: &str, tasks: &[&[Task]], out: &File, silence: u32) -> Result<Vec
         .flatten()
         .find(|task| task.name == name)
         .ok_or_else(|| format!("no task '{name}' in this program"))?;
+    if !task.traces {
+        drop_tracing().map_err(|why| format!("capabilities: {why}"))?;
+    }
     let input = match task.run {
         Run::Once(_) => {
             let mut input = Vec::new();

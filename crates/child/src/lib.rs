@@ -47,6 +47,8 @@ const HIDDEN: &str = "__railgate-child";
 pub struct Task {
     name: &'static str,
     run: Run,
+    /// May keep the capability to trace of a detached process.
+    traces: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +62,19 @@ enum Run {
 impl Task {
     /// Creates a task. `run` gets the input and returns the reply, or the reason why there is none.
     pub const fn new(name: &'static str, run: fn(&[u8]) -> Result<Vec<u8>, String>) -> Self {
-        Task { name, run: Run::Once(run) }
+        Task { name, run: Run::Once(run), traces: false }
     }
 
     /// Creates a task for a [`Stream`]: it sends messages over a line, which also tells it when to end.
     pub const fn stream(name: &'static str, run: fn(&mut Line) -> Result<(), String>) -> Self {
-        Task { name, run: Run::Stream(run) }
+        Task { name, run: Run::Stream(run), traces: false }
+    }
+
+    /// The same task with `CAP_SYS_PTRACE` of a process that called [`detach()`]: to read processes that their own user may
+    /// read, where the kernel asks for the capability. All other tasks of such a process drop it first.
+    #[must_use]
+    pub const fn tracing(self) -> Self {
+        Task { traces: true, ..self }
     }
 }
 

@@ -17,6 +17,8 @@ mod look;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
 use railgate_node_report::{Hang, HangKind, Hangs};
@@ -66,6 +68,11 @@ impl Guard {
     /// Whether ranks have waited long enough for the states of their processes to be of interest.
     pub fn is_suspicious(&self, now: UnixMillis) -> bool {
         self.since.is_some_and(|since| now.saturating_sub(since) >= SUSPICIOUS)
+    }
+
+    /// How long GPUs have waited while none worked.
+    pub fn waits_for(&self, now: UnixMillis) -> Duration {
+        Duration::from_millis(self.since.map_or(0, |since| now.saturating_sub(since)))
     }
 
     /// Since when GPUs wait and none works.

@@ -44,7 +44,7 @@ pub use node_report::{
 };
 pub use slurm_end::SlurmEnd;
 pub use slurm_view::{DownNode, SlurmView};
-pub use stacks::{RankStack, Stacks};
+pub use stacks::{JobStacks, RankStack, Stacks};
 pub use task_ranks::{TaskRank, add_ranks, programs};
 pub use tasks::{JOB_NAME, StepStart, TaskGroup, Tasks, start_at};
 pub use transport::{Over, Sure, Transport, transport};

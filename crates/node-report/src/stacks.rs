@@ -9,7 +9,7 @@ use railgate_model::UnixMillis;
 use railgate_text::shown;
 use serde::{Deserialize, Serialize};
 
-pub use groups::{Group, Groups, group, text};
+pub use groups::{Group, Groups, RankLine, group, text};
 
 /// Maximum number of ranks of a node.
 pub const MOST_RANKS: usize = 256;
@@ -24,6 +24,26 @@ const REASON_BYTES: usize = 200;
 /// Maximum length of the name of a kernel function, bytes.
 const KERNEL_BYTES: usize = 64;
 const MOST_PROBLEMS: usize = 8;
+
+/// The stacks of a job's ranks on a node, while it hung: `<attempt>/<node>.stacks`.
+///
+/// Names of functions and files are the user's own business: only the job's owner can read the file, also with
+/// `[report] access = "account"`. It is never part of a node report, and decides nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStacks {
+    /// [`crate::REPORT_SCHEMA`] of the writer.
+    pub schema: u32,
+    /// `SLURM_CLUSTER_NAME`.
+    pub cluster: String,
+    /// Job id.
+    pub job: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// Node name.
+    pub node: String,
+    /// What was found.
+    pub stacks: Stacks,
+}
 
 /// The stacks of the ranks on one node, taken once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_diagnosis::{Analysis, Outcome, Rules, analyse};
 use railgate_model::{Allocation, UnixMillis};
 use railgate_node_report::plain::stamp;
+use railgate_node_report::stacks::{Group, Groups, RankLine};
 use railgate_node_report::{
     Decision, DecisionKind, DownNode, Exit, NodeReport, PortUse, REPORT_SCHEMA, SlurmView,
 };
@@ -106,6 +107,9 @@ pub struct Attempt {
     /// The first error in its own logs, as in [`JobReport::first_error`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_error: Option<FirstError>,
+    /// What its ranks did while it hung, the largest group first. Only the job's owner and root get it; a redacted copy has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<Group>,
 }
 
 impl Attempt {
@@ -124,6 +128,13 @@ impl Attempt {
             .filter_map(|decision| Some(Exit { status: decision.exit_status?, derived: None }));
         of_nodes.chain(of_controller).max_by_key(|exit| (exit.status != 0, exit.derived.unwrap_or(0)))
     }
+}
+
+/// The stacks of an attempt, grouped.
+fn grouped(lines: &[RankLine], attempt: u32) -> Vec<Group> {
+    let mut groups = Groups::default();
+    lines.iter().filter(|line| line.attempt == attempt).cloned().for_each(|line| groups.add_line(line));
+    groups.finish()
 }
 
 /// A missing node report.
@@ -166,6 +177,7 @@ impl JobReport {
             decision: None,
             analysis: None,
             first_error: None,
+            stacks: Vec::new(),
         };
         let mut uid = None;
         for node in parts.nodes {
@@ -237,6 +249,7 @@ impl JobReport {
             held = decision.map(|decision| decision.why.clone());
             missing.extend(lacking(attempt, job, local_dir));
             attempt.analysis = analysis(attempt, &mut reached, &config.rules);
+            attempt.stacks = grouped(&parts.stacks, attempt.attempt);
             if explains(attempt) {
                 attempt.first_error = first_error(attempt, &parts.logs);
                 problems.extend(unsearched(attempt, &parts.logs));

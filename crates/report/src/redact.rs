@@ -135,6 +135,7 @@ impl<'r> Pseudonyms<'r> {
     fn cover_attempt(&self, attempt: &mut Attempt, whole: &Attempt) {
         attempt.nodelist.clear();
         attempt.first_error = None;
+        attempt.stacks.clear();
         attempt.down.clear();
         attempt.silent_nodes.iter_mut().for_each(|node| self.cover(node));
         if let Some(decision) = &mut attempt.decision {
@@ -161,6 +162,11 @@ impl<'r> Pseudonyms<'r> {
             let told = node.application.iter_mut().flat_map(|told| &mut told.ranks);
             for model in told.filter_map(|rank| rank.model.as_mut()).filter(|model| !is_type(&model.dtype)) {
                 "another type".clone_into(&mut model.dtype);
+            }
+            for hang in node.hangs.iter_mut().flat_map(|hangs| &mut hangs.list) {
+                hang.signs.clear();
+                hang.culprits.iter_mut().for_each(|one| one.kernel = None);
+                hang.operation = hang.operation.take().filter(|operation| is_operation(&operation.op));
             }
             let comms = node.communication.iter_mut().flat_map(|comm| &mut comm.communicators);
             for last in comms.filter_map(|one| one.last.as_mut()).filter(|last| !is_operation(&last.op)) {

@@ -16,8 +16,8 @@ pub(crate) const PYTHON: &str = "stack-python";
 
 /// The tasks of this crate's children.
 pub const TASKS: &[Task] = &[
-    Task::new(STATES, |input| answer(input, states)),
-    Task::new(PYTHON, |input| answer(input, python_stack)),
+    Task::new(STATES, |input| answer(input, states)).tracing(),
+    Task::new(PYTHON, |input| answer(input, python_stack)).tracing(),
 ];
 
 /// Memory of a child: the symbols of a large Python are some hundred megabytes.

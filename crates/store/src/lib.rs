@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 
 use railgate_child::{Task, ask};
 use railgate_model::UnixMillis;
-use railgate_node_report::{Decision, JobLog, NodeReport, SlurmEnd};
+use railgate_node_report::stacks::RankLine;
+use railgate_node_report::{Decision, JobLog, JobStacks, NodeReport, SlurmEnd};
 use serde::{Deserialize, Serialize};
 
 pub use config::{ReportAccess, ReportConfig};
@@ -65,6 +66,8 @@ pub(crate) const SAMPLES: &str = ".samples";
 pub(crate) const LIVE: &str = ".live";
 /// Suffix of the file with the first error in the job's own logs; only the job's owner can read it.
 pub(crate) const ERROR: &str = ".error";
+/// Suffix of the file with the stacks of a hung job's ranks; only the job's owner can read it.
+pub(crate) const STACKS: &str = ".stacks";
 
 /// Selects the files to read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,7 +80,7 @@ pub struct Query<'a> {
     pub uid: Option<u32>,
     /// Nodes of an attempt, if known: files of other nodes are not opened for this attempt.
     pub known: Option<(u32, &'a [String])>,
-    /// Also read the first error of the job's logs, which only the job's owner may see.
+    /// Also read the first error of the job's logs and the stacks of its ranks, which only the job's owner may see.
     pub logs: bool,
 }
 
@@ -97,6 +100,9 @@ pub struct Parts {
     /// First errors in the job's own logs, by node; empty unless asked for and readable.
     #[serde(default)]
     pub logs: Vec<JobLog>,
+    /// What the ranks did while the job hung, by attempt and node; empty unless logs are asked for and readable.
+    #[serde(default)]
+    pub stacks: Vec<RankLine>,
     /// Refused files, with the reason.
     pub problems: Vec<String>,
 }
@@ -163,6 +169,17 @@ pub fn store_samples(config: &ReportConfig, report: &NodeReport, content: &[u8])
 pub fn store_log(config: &ReportConfig, report: &NodeReport, log: &JobLog) -> Result<(), String> {
     let content = serde_json::to_vec(log).map_err(|why| why.to_string())?;
     let order = WriteOrder { private: true, ..order_for(config, report, ERROR)? };
+    let stored = place(config, order, &content);
+    if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
+}
+
+/// Stores the stacks of a hung job's ranks beside a node's report, readable by the job's owner alone. Later ones replace them.
+///
+/// # Errors
+/// Why they could not be stored.
+pub fn store_stacks(config: &ReportConfig, report: &NodeReport, stacks: &JobStacks) -> Result<(), String> {
+    let content = serde_json::to_vec(stacks).map_err(|why| why.to_string())?;
+    let order = WriteOrder { private: true, ..order_for(config, report, STACKS)? };
     let stored = place(config, order, &content);
     if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
 }
@@ -332,6 +349,7 @@ fn understand(reply: Result<Vec<u8>, String>, dir: &Path, parts: &mut Parts) {
             parts.decisions.extend(page.decisions);
             parts.ends.extend(page.ends);
             parts.logs.extend(page.logs);
+            parts.stacks.extend(page.stacks);
             let room = read::MOST_PROBLEMS.saturating_sub(parts.problems.len());
             parts.problems.extend(page.problems.into_iter().take(room));
         }
@@ -371,6 +389,7 @@ fn everywhere(config: &ReportConfig, dirs: &[PathBuf], query: &Query<'_>, deadli
     parts.decisions.extend(local.decisions);
     parts.ends.extend(local.ends);
     parts.logs.extend(local.logs);
+    parts.stacks.extend(local.stacks);
     // The local directory belongs to root, so other users normally cannot read it.
     if nix::unistd::geteuid().is_root() {
         parts.problems.extend(local.problems);
@@ -402,6 +421,7 @@ fn components(
         }
         parts.nodes.extend(found.nodes);
         parts.logs.extend(found.logs);
+        parts.stacks.extend(found.stacks);
         if id == leader {
             parts.decisions.extend(found.decisions);
             parts.ends.extend(found.ends);

@@ -7,11 +7,12 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::fstatat;
-use railgate_node_report::{Decision, JobLog, NodeReport, REPORT_SCHEMA, SlurmEnd};
+use railgate_node_report::stacks::RankLine;
+use railgate_node_report::{Decision, JobLog, JobStacks, NodeReport, REPORT_SCHEMA, SlurmEnd};
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, content_below, job_below, names, top};
-use super::{DECISION, ERROR, LIVE, SAMPLES, SLURM_END, dir_name};
+use super::{DECISION, ERROR, LIVE, SAMPLES, SLURM_END, STACKS, dir_name};
 use crate::Parts;
 
 /// Sorts after every file name.
@@ -26,6 +27,8 @@ pub(super) const MOST_BYTES: u64 = 512 << 20;
 pub(super) const MOST_PROBLEMS: usize = 50;
 /// Size of a file with a first error: some sentences.
 const MOST_ERROR: u64 = 64 << 10;
+/// Size of a file with stacks: 256 ranks with 64 frames of some hundred bytes.
+const MOST_STACKS: u64 = 4 << 20;
 /// User-written content can expand when parsed: a child that needs more memory than this ends.
 const MOST_MEMORY: u64 = 2 << 30;
 
@@ -234,8 +237,9 @@ fn known_files(dir: &OwnedFd, nodes: &[String], logs: bool) -> Vec<String> {
     };
     let nodes = nodes.iter().filter_map(|name| dir_name(name));
     let of_node = |node: &str| {
-        let error = logs.then(|| format!("{node}{ERROR}"));
-        [format!("{node}.json"), format!("{node}{LIVE}")].into_iter().chain(error)
+        let private = if logs { &[ERROR, STACKS][..] } else { &[] };
+        let private = private.iter().map(move |end| format!("{node}{end}"));
+        [format!("{node}.json"), format!("{node}{LIVE}")].into_iter().chain(private).collect::<Vec<_>>()
     };
     let mut files: Vec<String> = nodes.flat_map(of_node).collect();
     files.extend([DECISION.to_owned(), SLURM_END.to_owned()]);
@@ -284,10 +288,13 @@ fn read_attempt(
         if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
             continue;
         }
-        if let Some(stem) = name.strip_suffix(ERROR).and_then(dir_name) {
+        let private = [(ERROR, log as Private), (STACKS, stacks)];
+        let private =
+            private.iter().find_map(|(end, read)| Some((name.strip_suffix(end).and_then(dir_name)?, read)));
+        if let Some((stem, read)) = private {
             // Only its owner may read it, so others see nothing of it.
             if reader.order.logs
-                && let Err(why) = log(reader, dir.as_fd(), &name, (stem, cluster, attempt), owner)
+                && let Err(why) = read(reader, dir.as_fd(), &name, (stem, cluster, attempt), owner)
                 && why != text(Errno::EACCES)
             {
                 reader.problem(format!("{place}/{name}: {why}"));
@@ -357,6 +364,26 @@ fn node(
     Ok(())
 }
 
+/// Reads a file of the owner's alone.
+type Private = fn(&mut Reader<'_>, BorrowedFd<'_>, &str, (&str, &str, u32), u32) -> Result<(), String>;
+
+fn private_content(
+    reader: &mut Reader<'_>,
+    dir: BorrowedFd<'_>,
+    name: &str,
+    most: u64,
+    owner: u32,
+) -> Result<Vec<u8>, String> {
+    let before = reader.left;
+    let found = content_below(dir, name, most, &mut reader.left);
+    reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
+    let (content, uid) = found?.ok_or_else(|| text(Errno::ENOENT))?;
+    if uid != owner && uid != 0 {
+        return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
+    }
+    Ok(content)
+}
+
 fn log(
     reader: &mut Reader<'_>,
     dir: BorrowedFd<'_>,
@@ -364,13 +391,7 @@ fn log(
     (stem, cluster, attempt): (&str, &str, u32),
     owner: u32,
 ) -> Result<(), String> {
-    let before = reader.left;
-    let found = content_below(dir, name, MOST_ERROR, &mut reader.left);
-    reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
-    let (content, uid) = found?.ok_or_else(|| text(Errno::ENOENT))?;
-    if uid != owner && uid != 0 {
-        return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
-    }
+    let content = private_content(reader, dir, name, MOST_ERROR, owner)?;
     let log: JobLog = serde_json::from_slice(&content).map_err(|why| format!("not a first error: {why}"))?;
     known_schema(log.schema)?;
     let same =
@@ -379,6 +400,27 @@ fn log(
         return Err("refused: its contents do not match its path".to_owned());
     }
     reader.parts.logs.push(log);
+    Ok(())
+}
+
+/// Keeps one line for each rank: the stacks of a thousand nodes are sixty megabytes.
+fn stacks(
+    reader: &mut Reader<'_>,
+    dir: BorrowedFd<'_>,
+    name: &str,
+    (stem, cluster, attempt): (&str, &str, u32),
+    owner: u32,
+) -> Result<(), String> {
+    let content = private_content(reader, dir, name, MOST_STACKS, owner)?;
+    let all: JobStacks = serde_json::from_slice(&content).map_err(|why| format!("not stacks: {why}"))?;
+    known_schema(all.schema)?;
+    let same =
+        all.job == reader.order.job && all.attempt == attempt && all.node == stem && all.cluster == cluster;
+    if !same {
+        return Err("refused: its contents do not match its path".to_owned());
+    }
+    let ranks = all.stacks.bounded().ranks;
+    reader.parts.stacks.extend(ranks.iter().map(|rank| RankLine::new(attempt, stem, rank)));
     Ok(())
 }
 

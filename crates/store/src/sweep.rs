@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dirs::{all_names, below, names, top};
 use super::placed::acting_as;
-use super::{ERROR, LIVE, NOBODY, SAMPLES, Swept, dir_name};
+use super::{ERROR, LIVE, NOBODY, SAMPLES, STACKS, Swept, dir_name};
 
 const MOST_CLUSTERS: usize = 64;
 const MOST_JOBS: usize = 1_000_000;
@@ -196,12 +196,12 @@ fn is_samples(name: &str) -> bool {
     name.strip_suffix(SAMPLES).and_then(dir_name).is_some()
 }
 
-/// Whether a name is one of railgate's: `n1.json`, `decision.json`, `n1.samples`, `n1.live`, `n1.error`, or a
+/// Whether a name is one of railgate's: `n1.json`, `decision.json`, `n1.samples`, `n1.live`, `n1.error`, `n1.stacks`, or a
 /// temporary file of a killed writer, `.n1.json.4711`.
 fn is_part(name: &str) -> bool {
     let whole = |name: &str| {
         is_samples(name)
-            || [".json", LIVE, ERROR]
+            || [".json", LIVE, ERROR, STACKS]
                 .into_iter()
                 .any(|end| name.strip_suffix(end).and_then(dir_name).is_some())
     };

@@ -1,7 +1,9 @@
 //! Hangs that the guard finds while a job runs: their names in the job's own log and in the report, and work that only waits.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use anyhow::{Context as _, Result};
-use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, REPORTS};
 use railgate_tests::poll;
 use serde_json::Value;
 
@@ -96,6 +98,20 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
             text.contains("HANG gn1, ") && text.contains(&format!("to the end: {what}; named after ")),
             "{text}"
         );
+
+        // The stacks are the owner's alone, and every rank that still ran has one.
+        let stacks = |user: &railgate_tests::cluster::Session<'_>| -> Result<String> {
+            Ok(one_line(&user.run(&["railgate", "report", &stops.to_string(), "--live"])?.both()))
+        };
+        let text = poll::until(MINUTE, "the stacks", || {
+            Ok(Some(stacks(&alice)?).filter(|text| text.contains("STACKS")))
+        })?;
+        assert!(text.contains("rank 1 on gn2 stopped (state T) in "), "{text}");
+        assert!(text.contains("rank 0 on gn2 in ") && text.contains("(rank:"), "{text}");
+        assert!(!stacks(&cluster.bob())?.contains("STACKS"));
+        let file = format!("{REPORTS}/test/{stops}/0/gn2.stacks");
+        let mode = std::fs::metadata(cluster.path(CONTROLLER, &file)?)?.mode() & 0o777;
+        assert_eq!(mode, 0o600);
 
         // The second one goes on, and nothing is wrong any more.
         let program = ["pkill", "-CONT", "-u", "rgalice", "-f", "/usr/local/bin/rank"];

@@ -299,10 +299,10 @@ fn processes_that_hide_from_the_sampler_cause_no_harm() -> Result<()> {
         cluster.alice().on("gn1").run(&["bash", "-c", &attack])?.ok()?;
         assert_eq!(samplers(cluster, "gn1")?, own);
         let status = cluster.root().on("gn1").run(&["cat", &format!("/proc/{}/status", own[0])])?.ok()?;
-        // The capabilities setgid, setuid and kill, and no others.
+        // The capabilities setgid, setuid and kill. The one to trace is permitted, for the stacks of a hung job.
         in_order(
             &one_line(&status),
-            &["CapPrm: 00000000000000e0", "CapEff: 00000000000000e0", "NoNewPrivs: 1"],
+            &["CapPrm: 00000000000800e0", "CapEff: 00000000000000e0", "NoNewPrivs: 1"],
         );
         cluster.write("ctl", "/home/rgalice/go", "")?;
         cluster.wait_job(id, &["COMPLETED"], MINUTE)?;

@@ -137,7 +137,7 @@ impl Recording {
             nodes: vec![node],
             decisions: optional(&self.0.join("decision.json"))?.into_iter().collect(),
             ends: optional(&self.0.join("slurm-end.json"))?.into_iter().collect(),
-            problems: Vec::new(),
+            ..Parts::default()
         };
         let slurm = optional(&self.0.join("slurm.json"))?;
         let expand = |list: &str| Some(vec![list.to_owned()]);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Frame, RankStack};
 use crate::python_file::{is_own, name};
 
@@ -23,7 +25,7 @@ const WRAPPERS: [&str; 8] = [
 ];
 
 /// Ranks with the same stack, as far as a user's own code is concerned.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// What they do, as the end of a sentence: `in all_reduce (train.py:88)`, `stopped (state T)`.
     pub what: String,
@@ -31,6 +33,29 @@ pub struct Group {
     pub ranks: Vec<u32>,
     /// Their nodes, ascending.
     pub nodes: Vec<String>,
+}
+
+/// What one process of a rank does, in one line: all that [`Groups`] needs of its stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankLine {
+    /// The attempt.
+    pub attempt: u32,
+    /// Node name.
+    pub node: String,
+    /// The rank.
+    pub rank: u32,
+    /// What it does, as the end of a sentence: [`Group::what`].
+    pub what: String,
+    /// Whether that is from a Python stack.
+    pub is_python: bool,
+}
+
+impl RankLine {
+    /// The line of a stack.
+    pub fn new(attempt: u32, node: &str, stack: &RankStack) -> Self {
+        let is_python = stack.python.is_some();
+        RankLine { attempt, node: node.to_owned(), rank: stack.rank, what: what(stack), is_python }
+    }
 }
 
 /// Groups ranks of one node after another: only a line for each rank is kept.
@@ -44,10 +69,14 @@ impl Groups {
     /// Adds a process. Of several processes of a rank on a node, the one with a Python stack counts: a shell that started it
     /// only waits.
     pub fn add(&mut self, node: &str, stack: &RankStack) {
-        let is_python = stack.python.is_some();
-        let known = self.ranks.entry((node.to_owned(), stack.rank)).or_default();
-        if known.0.is_empty() || is_python && !known.1 {
-            *known = (what(stack), is_python);
+        self.add_line(RankLine::new(0, node, stack));
+    }
+
+    /// The same from a line; its attempt does not matter here.
+    pub fn add_line(&mut self, line: RankLine) {
+        let known = self.ranks.entry((line.node, line.rank)).or_default();
+        if known.0.is_empty() || line.is_python && !known.1 {
+            *known = (line.what, line.is_python);
         }
     }
 

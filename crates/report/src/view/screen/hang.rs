@@ -2,6 +2,7 @@
 
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::{clock, float, plain, span};
+use railgate_node_report::stacks::text;
 use railgate_node_report::{Hang, HangKind};
 use railgate_text::shorten;
 
@@ -23,6 +24,9 @@ pub(super) fn rows(attempt: &Attempt) -> Vec<Row> {
     let mut rows: Vec<Row> = all.iter().take(MOST).map(|(node, hang)| row(node, hang)).collect();
     if more > 0 {
         rows.push(Row::open_to_all("HANG", format!("and {more} more")));
+    }
+    if !attempt.stacks.is_empty() {
+        rows.push(Row::private("STACKS", plain(&text(&attempt.stacks))));
     }
     rows
 }
@@ -84,6 +88,16 @@ mod tests {
                 "gn4, 22:20:00 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s",
             ]
         );
+        let group = |ranks: &[u32], what: &str| railgate_node_report::stacks::Group {
+            what: what.to_owned(),
+            ranks: ranks.to_vec(),
+            nodes: vec!["gn4".to_owned()],
+        };
+        attempt.stacks =
+            vec![group(&[0, 1, 3], "in all_reduce (train.py:88)"), group(&[2], "stopped (state T)")];
+        let stacks = rows(&attempt).pop().unwrap();
+        assert_eq!(stacks.text(), "3 ranks in all_reduce (train.py:88); rank 2 on gn4 stopped (state T)");
+        assert_eq!((stacks.name, stacks.open().as_str()), ("STACKS", ""));
         assert!(!all[1].open().contains("gn4") && all[1].open().contains("rank 2 is stopped"));
     }
 }
