@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
-use railgate_model::UnixMillis;
 use railgate_model::xid_catalogue::{Owner, explain};
+use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::plain::plain;
 use railgate_node_report::{ActKind, NodeReport};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,8 @@ pub struct Event {
     pub what: String,
 }
 
+/// Slurm kills what is left of a job some 30 s (`KillWait`) after it has asked it to end, milliseconds.
+const AT_THE_END: UnixMillis = 60_000;
 /// With more nodes than this, regular events are summed up.
 const FEW_NODES: usize = 4;
 
@@ -137,8 +139,12 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
         }
     }
     let ranks = node.tasks.iter().flat_map(|tasks| &tasks.ranks);
-    let failed =
-        ranks.filter_map(|rank| Some((rank, rank.ended?, rank.exit.filter(|exit| exit.is_error())?)));
+    // Slurm ends all processes of a job with these at its end.
+    let by_slurm = |exit| matches!(exit, ProcessExit::Signal(9 | 15));
+    let last = node.end.unwrap_or(UnixMillis::MAX).saturating_sub(AT_THE_END);
+    let failed = ranks
+        .filter_map(|rank| Some((rank, rank.ended?, rank.exit.filter(|exit| exit.is_error())?)))
+        .filter(|(_, time, exit)| !by_slurm(*exit) || *time < last);
     // A shell ends with its program's exit code, just after it.
     let mut told = BTreeSet::new();
     for (rank, time, exit) in failed {

@@ -182,14 +182,17 @@ fn reply(page: &Page, parts: &Parts, nodes: &[Vec<u8>]) -> Result<Vec<u8>, Strin
         }
         reply.extend_from_slice(node);
     }
-    reply.extend_from_slice(b"],\"decisions\":");
-    reply.extend(json(serde_json::to_vec(&parts.decisions))?);
-    reply.extend_from_slice(b",\"ends\":");
-    reply.extend(json(serde_json::to_vec(&parts.ends))?);
-    reply.extend_from_slice(b",\"logs\":");
-    reply.extend(json(serde_json::to_vec(&parts.logs))?);
-    reply.extend_from_slice(b",\"problems\":");
-    reply.extend(json(serde_json::to_vec(&parts.problems))?);
+    reply.push(b']');
+    for (name, list) in [
+        ("decisions", serde_json::to_vec(&parts.decisions)),
+        ("ends", serde_json::to_vec(&parts.ends)),
+        ("logs", serde_json::to_vec(&parts.logs)),
+        ("stacks", serde_json::to_vec(&parts.stacks)),
+        ("problems", serde_json::to_vec(&parts.problems)),
+    ] {
+        reply.extend_from_slice(format!(",\"{name}\":").as_bytes());
+        reply.extend(json(list)?);
+    }
     reply.push(b'}');
     Ok(reply)
 }

@@ -16,17 +16,26 @@ import json, os, signal, sys, time
 rank, play = int(os.environ["SLURM_PROCID"]), os.environ["PLAY"]
 gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[rank]
 place = "/opt/railgate-test/nvml-loads/" + gpu
+done, last = {"metrics": {}, "joules": 0.0, "rest_s": 0.0}, None
 def load(metrics):
+    # Totals go on from one load to the next, as the counters of a GPU do.
+    global last
     now = time.time_ns()
+    if last:
+        begun, rates = last
+        seconds = (now - begun) / 1e9
+        for metric, rate in rates.items():
+            done["metrics"][metric] = done["metrics"].get(metric, 0.0) + rate * seconds
+        done["joules"] += 130.0 * seconds
+    last = (now, metrics)
     work = {"metrics": metrics, "clock_mhz": 1980, "power_w": 130.0, "temperature_c": 40, "memory_mib": 1000}
-    done = {"metrics": {}, "joules": 0.0, "rest_s": 0.0}
     text = json.dumps({"pid": os.getpid(), "since": now, "until": now + 600 * 10**9, "work": work, "done": done})
     with open(f"{place}.{rank}", "w") as file:
         file.write(text)
     os.rename(f"{place}.{rank}", place)
 WORKS = {"1": 99.0, "2": 90.0, "3": 40.0, "5": 50.0, "7": 50.0, "10": 25.0}
 WAITS = {"1": 100.0, "2": 12.0, "3": 3.0, "5": 0.0, "7": 0.0, "10": 0.1}
-IDLE = {"1": 0.0}
+IDLE = {metric: 0.0 for metric in WORKS}
 load(WORKS)
 print("at work", flush=True)
 time.sleep(20)
@@ -71,10 +80,14 @@ fn hangs(cluster: &Cluster, id: u32) -> Result<Value> {
 fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
     let builder = Builder::new(2).config(CONFIG)?.file("/usr/local/bin/rank", RANK);
     builder.test(|cluster| {
+        for node in cluster.nodes() {
+            // Whether a GPU waits is known only with GPM.
+            cluster.hardware(node)?.works(&[1, 2, 3, 5, 7, 10].map(|metric| (metric, 0.0)))?;
+        }
         let alice = cluster.alice();
         let submit = |node: &str, play: &str| {
-            let words = ["-N1", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
-            alice.clone().env("PLAY", play).sbatch(&words, "srun -n2 --cpus-per-task=1 --overlap rank")
+            let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
+            alice.clone().env("PLAY", play).sbatch(&words, "srun rank")
         };
         let (leaves, stops) = (submit("gn1", "leaves")?, submit("gn2", "stops")?);
 

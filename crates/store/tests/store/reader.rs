@@ -5,11 +5,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::Duration;
 
 use railgate_model::Job;
-use railgate_node_report::{Decision, JobLog, LogError, LogFound, NodeReport, SlurmEnd, SlurmView};
+use railgate_node_report::stacks::RankLine;
+use railgate_node_report::{
+    Decision, JobLog, JobStacks, LogError, LogFound, NodeReport, RankStack, SlurmEnd, SlurmView, Stacks,
+};
 use railgate_report::{EndKind, load};
 use railgate_store::{
     Asked, Placed, Query, ReportAccess, ReportConfig, Retention, load_nodelist, load_parts, load_words,
-    recorded_ends, store, store_decision, store_ends, store_log, sweep,
+    recorded_ends, store, store_decision, store_ends, store_log, store_stacks, sweep,
 };
 
 use crate::{GROUP, JOB, MINUTE, OTHER, OWNER, Place, SLURM_USER, as_user, decision, ended, report};
@@ -80,9 +83,17 @@ pub(crate) fn log(place: &Place) {
     let log =
         JobLog { schema: 1, cluster: "alpha".to_owned(), job: JOB, attempt: 0, node: "n1".to_owned(), found };
     store_log(&config, &report("n1"), &log).unwrap();
+    let stopped = RankStack { rank: 3, state: Some('T'), ..RankStack::default() };
+    let stacks = Stacks { ranks: vec![stopped.clone()], ..Stacks::default() };
+    let (cluster, node) = ("alpha".to_owned(), "n1".to_owned());
+    let stacks = JobStacks { schema: 1, cluster, job: JOB, attempt: 0, node, stacks };
+    store_stacks(&config, &report("n1"), &stacks).unwrap();
     let path = place.job_dir().join("0/n1.error");
-    let meta = fs::metadata(&path).unwrap();
-    assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o600));
+    for file in [&path, &place.job_dir().join("0/n1.stacks")] {
+        let meta = fs::metadata(file).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o600));
+    }
+    let line = RankLine::new(0, "n1", &stopped);
 
     // Only a reader who asks for it gets it, and only as its owner or as root.
     let shared = place.shared();
@@ -94,8 +105,10 @@ pub(crate) fn log(place: &Place) {
     for known in [None, Some((0, &nodes[..]))] {
         let parts = load(true, known);
         assert_eq!((parts.logs, parts.problems), (vec![log.clone()], vec![]));
+        assert_eq!(parts.stacks, std::slice::from_ref(&line));
         let parts = load(false, known);
         assert_eq!((parts.logs, parts.problems, parts.nodes.len()), (vec![], vec![], 1));
+        assert_eq!(parts.stacks, []);
     }
     // The account's group reads the report; nothing hints at a file that it cannot read.
     let said = as_user(OTHER, OWNER, "load", &config_file).unwrap();
@@ -108,6 +121,9 @@ pub(crate) fn log(place: &Place) {
     chown(place.job_dir().join("0/n2.error"), Some(OWNER), Some(OWNER)).unwrap();
     let parts = load(true, None);
     assert_eq!(parts.logs.len(), 1);
+    fs::write(place.job_dir().join("0/n2.stacks"), serde_json::to_vec(&stacks).unwrap()).unwrap();
+    let forged = load(true, None);
+    assert_eq!((forged.stacks, forged.problems.len()), (vec![line], 2));
     assert!(parts.problems[0].ends_with("refused: its contents do not match its path"), "{parts:?}");
     chown(&path, Some(OTHER), Some(OTHER)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
