@@ -116,7 +116,7 @@ fn line(node: &str, job: u32, hang: &Hang) -> String {
     let since = clock(hang.since);
     let since = since.get(..8).unwrap_or_default();
     let (what, may) = match hang.kind {
-        HangKind::Storage => ("the job waits", "; it goes on if the storage answers"),
+        HangKind::Storage => ("the job waits", "; it continues if the storage answers"),
         _ => ("the job hangs", ""),
     };
     format!(
