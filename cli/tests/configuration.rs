@@ -133,8 +133,9 @@ fn documented_and_actual_limits_agree() {
         let mut cells = row.split(" | ");
         let key = cells.next().unwrap().trim_start_matches("| ").trim_matches('`').to_owned();
         let said = limits(cells.nth(1).unwrap());
-        let time = default(&key)
-            .is_some_and(|value| value.starts_with('"') && quantity(value.trim_matches('"')).is_some());
+        let is_time = |text: &str| text.split(' ').all(|part| quantity(part).is_some());
+        let time =
+            default(&key).is_some_and(|value| value.starts_with('"') && is_time(value.trim_matches('"')));
         let number = default(&key).is_some_and(|value| quantity(value).is_some());
         if !time && !number && said.is_none() || !key.contains('.') || key == "rails.watchdog" {
             continue;
