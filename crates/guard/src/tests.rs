@@ -364,3 +364,83 @@ fn limits_of_the_configuration_are_named() {
     let short = GuardConfig { after: Duration::from_secs(5), ..GuardConfig::default() };
     assert_eq!(short.problems(), ["guard.after: 5s is not within 1m to 1day"]);
 }
+
+/// Each kind of work that only looks like a hang, for 24 hours of a simulated clock.
+#[test]
+fn a_day_of_work_that_waits_has_no_hang() {
+    const DAY: u64 = 86_400;
+    let state = |state, kernel: &str, cpu, bytes| RankState {
+        state: Some(state),
+        kernel: Some(kernel.to_owned()),
+        cpu_percent: Some(cpu),
+        bytes_s: Some(bytes),
+    };
+    let all = |run: &mut Run, to: GpuActivity, state: &RankState| {
+        run.gpus = vec![to; 4];
+        run.ranks.iter_mut().for_each(|rank| rank.state = Some(state.clone()));
+    };
+    let train = |run: &mut Run, seconds| {
+        all(run, Works, &spins());
+        run.counts = None;
+        run.pass(seconds);
+    };
+    // Work of this length, then a wait of this length in which rank 2 does this on its GPU and elsewhere.
+    let alternate = |work, wait, gpu, state: RankState| {
+        let mut run = Run::new();
+        for _ in 0..DAY / (work + wait) {
+            train(&mut run, work);
+            run.gpus = vec![Waits, Waits, gpu, Waits];
+            run.ranks[2].state = Some(state.clone());
+            run.count(2);
+            run.pass(wait);
+        }
+        run
+    };
+    let computes = state('R', "", 99.0, 0.0);
+    for (what, run) in [
+        ("evaluation on one GPU", alternate(3000, 600, Works, computes.clone())),
+        ("evaluation on the CPU of one rank", alternate(3000, 600, Idle, computes.clone())),
+        ("save by one rank", alternate(6000, 1200, Idle, state('D', "rpc_wait_bit_killable", 3.0, 4e8))),
+        ("compilation on one rank", alternate(7200, 1800, Idle, computes.clone())),
+        ("one request in 10 min", alternate(5, 595, Idle, state('S', "ep_poll", 0.3, 50.0))),
+        ("staging on one rank", alternate(3000, 600, Idle, state('S', "poll_schedule_timeout", 2.0, 9e6))),
+    ] {
+        assert_eq!(run.news, [], "{what}");
+    }
+    // A notebook that nobody uses, and all ranks compiling.
+    for state in [state('S', "ep_poll", 0.1, 0.0), computes] {
+        let mut run = Run::new();
+        all(&mut run, Idle, &state);
+        run.pass(DAY);
+        assert_eq!(run.news, []);
+    }
+    // Suspended in the middle of a collective and resumed, every half hour.
+    let mut run = Run::new();
+    for _ in 0..48 {
+        train(&mut run, 900);
+        run.gpus = vec![Waits, Waits, Idle, Waits];
+        run.pass(10);
+        run.running = false;
+        all(&mut run, Idle, &state('T', "do_signal_stop", 0.0, 0.0));
+        run.pass(880);
+        run.running = true;
+        run.gpus = vec![Waits, Waits, Idle, Waits];
+        run.pass(10);
+    }
+    assert_eq!(run.news, []);
+    // The storage of the site stands for five minutes, every hour: all ranks wait for it, or three wait in a collective.
+    for gpus in [vec![Idle; 4], vec![Waits, Waits, Idle, Waits]] {
+        let mut run = Run::new();
+        for _ in 0..24 {
+            train(&mut run, 3300);
+            run.gpus.clone_from(&gpus);
+            let stalled = state('D', "nfs_wait_bit_killable", 0.0, 0.0);
+            run.ranks.iter_mut().for_each(|rank| rank.state = Some(stalled.clone()));
+            run.count(2);
+            run.pass(300);
+        }
+        let named = run.guard.hangs();
+        assert!(named.list.iter().all(|hang| hang.kind == HangKind::Storage), "{named:?}");
+        assert_eq!(named.is_empty(), gpus[0] == Idle);
+    }
+}

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod expect;
+mod guard;
 mod recording;
 mod synthetic;
 
