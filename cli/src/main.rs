@@ -26,6 +26,7 @@ mod simulate;
 mod snapshot;
 mod stand_aside;
 mod template;
+mod why;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,6 +50,7 @@ Examples:
   railgate check             is this node fit for jobs?
   railgate explain gpu-lost  what a drain reason means, and what to do
   railgate report 48213      what a job did, and why it ended
+  railgate why 48213         why a job does not advance
   railgate check --simulate h100-sxm:gpu-lost@3
       what such a fault looks like; no GPU, no root
 
@@ -71,6 +73,8 @@ enum Command {
     Fabric(fabric::Args),
     /// What a job did, and why it ended
     Report(report::Args),
+    /// Why a job does not advance, or ended: the answer first, then what shows it
+    Why(why::Args),
     /// Check the settings of Slurm and of this machine that railgate needs
     Doctor(doctor::Args),
     /// Check the configuration, or show the effective one
@@ -153,6 +157,7 @@ fn main() -> ExitCode {
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Report(args) => report::run(&site, &args),
+        Command::Why(args) => why::run(&site, &args),
         Command::Doctor(args) => doctor::run(&site, &args),
         Command::Config(args) => config::run(&site, &args),
         Command::Explain(args) => explain::run(&site, &args),

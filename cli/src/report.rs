@@ -14,6 +14,7 @@ use railgate_node_report::{DownNode, SlurmView};
 use railgate_report::{
     EndKind, JobReport, brief, html, html_with, json, live, redacted, redacted_html, redacted_json, text,
 };
+use railgate_runner::Config;
 use railgate_slurm::{Client, JobRef, JobState, ListedJob, TypedJob, hostlist};
 use railgate_store::{ReportAccess, ReportConfig, load_course};
 use railgate_text::{Lines, put};
@@ -161,6 +162,38 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
 }
 
+/// The report of the job that somebody typed, or of their last one; an exit code if there is none to show.
+pub(crate) fn of_typed(
+    config: &Config,
+    job: Option<&TypedJob>,
+    dirs: &[PathBuf],
+    cluster: Option<&str>,
+) -> Result<JobReport, u8> {
+    let env = std::env::vars_os().collect();
+    let client = Client::new(&config.slurm, &env);
+    let user = nix::unistd::geteuid().as_raw();
+    let from = Sources { client: &client, report: &config.report, dirs, cluster, user };
+    let one = match which::find(from, &job.map_or(Asked::Last, Asked::Typed)) {
+        Ok(Which::One(one)) => one,
+        Ok(Which::Tasks(_)) => {
+            complain!("this names several jobs: name one of them");
+            return Err(exit::USAGE);
+        }
+        Err(why) => {
+            complain!("{why}");
+            return Err(exit::UNKNOWN);
+        }
+    };
+    let Some((report, slurm_knows)) = read(&config.report, &client, &one, dirs, cluster) else {
+        return Err(exit::UNKNOWN);
+    };
+    if report.attempts.is_empty() && !slurm_knows {
+        complain!("job {}: no record; Slurm has forgotten it, or never had it", one.job);
+        return Err(exit::UNKNOWN);
+    }
+    Ok(report)
+}
+
 /// Prints the register of the diagnosis rules.
 fn list(format: Show) -> anyhow::Result<u8> {
     anyhow::ensure!(format != Show::Html, "the list of rules is text or json; docs/rules.md is its page");
@@ -185,7 +218,8 @@ fn show(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> anyho
         complain!("{note}");
     }
     loop {
-        let Some((report, slurm_knows)) = read(config, client, one, args) else {
+        let Some((report, slurm_knows)) = read(config, client, one, &args.dir, args.cluster.as_deref())
+        else {
             return Ok(exit::UNKNOWN);
         };
         let known = !report.attempts.is_empty();
@@ -276,7 +310,13 @@ fn page(config: &ReportConfig, report: &JobReport, args: &Args) -> anyhow::Resul
 }
 
 /// Reads the report. The flag tells whether Slurm knows the job; `None`: the job belongs to another user.
-fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Option<(JobReport, bool)> {
+fn read(
+    config: &ReportConfig,
+    client: &Client,
+    one: &One,
+    dirs: &[PathBuf],
+    cluster: Option<&str>,
+) -> Option<(JobReport, bool)> {
     let job = one.job;
     let state = slurm_state(client, &one.name);
     let of_list = one.listed.as_ref().and_then(|listed| listed.uid);
@@ -289,7 +329,7 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
     }
     // Files in the job's directory are used only if they belong to the job's owner. Job ids are reused some day, and
     // files that root collected by hand may be older than that.
-    let owner = match (own_only, args.dir.is_empty()) {
+    let owner = match (own_only, dirs.is_empty()) {
         (true, _) => Some(user.as_raw()),
         (false, true) => owner,
         (false, false) => None,
@@ -299,8 +339,7 @@ fn read(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> Optio
     let slurm = state.map(slurm_view).or_else(ended);
     let slurm_knows = slurm.is_some();
     let expand = |list: &str| hostlist::expand(list).ok();
-    let load =
-        |slurm| railgate_report::load(config, &args.dir, args.cluster.as_deref(), job, owner, slurm, &expand);
+    let load = |slurm| railgate_report::load(config, dirs, cluster, job, owner, slurm, &expand);
     let mut report = load(slurm);
     if let Some(down) = down(client, &report)
         && let Some(view) = report.slurm.take()

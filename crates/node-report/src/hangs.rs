@@ -71,6 +71,24 @@ impl HangKind {
     pub fn is_hang(self) -> bool {
         self != HangKind::Storage
     }
+
+    /// What to do.
+    pub fn advice(self) -> &'static str {
+        match self {
+            HangKind::Stopped => {
+                "find out who stopped the process: a debugger, a tool, or memory that ran out"
+            }
+            HangKind::Blocked => "check the file system or the device that the rank waits for",
+            HangKind::Storage => "look at the file server first; the job continues if it answers",
+            HangKind::AllWait => {
+                "check that all ranks call the same collectives in the same order, with equal sizes"
+            }
+            HangKind::Gone => {
+                "read in that rank's log why its process ended: with exit code 0 the program itself left"
+            }
+            HangKind::Behind => "check that rank's log and stack",
+        }
+    }
 }
 
 /// A rank that the others wait for.

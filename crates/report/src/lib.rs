@@ -24,6 +24,6 @@ pub use job_report::{Attempt, JobReport, Missing};
 pub use json::json;
 pub use load::{load, load_known};
 pub use redact::redacted_json;
-pub use text::{brief, live, redacted, summary, text};
+pub use text::{answer, brief, live, redacted, summary, text};
 pub use timeline::{Event, Weight};
 pub use why::{EndKind, Ended, Next, Proof, why_ended};

@@ -1,8 +1,10 @@
+mod answer;
 mod counters;
 mod environment;
 mod live;
 mod summary;
 
+pub use answer::answer;
 pub use live::live;
 pub use summary::summary;
 

@@ -156,7 +156,7 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
         let what = if hang.kind.is_hang() { "the job hangs" } else { "the job waits" };
         push(hang.since, false, Weight::Fail, format!("{what}: {}", plain(&hang.sentence())));
         if let Some(over) = hang.over {
-            push(over, false, Weight::Step, "the ranks go on".to_owned());
+            push(over, false, Weight::Step, "the ranks continue".to_owned());
         }
     }
     for act in &node.acts {

@@ -3,6 +3,7 @@
 //! Text and HTML render the same [`View`], so they cannot disagree. A renderer adds headings, columns, escapes
 //! and charts, but no sentences.
 
+pub(crate) mod answer;
 mod attempt;
 mod counters;
 mod environment;

@@ -126,6 +126,13 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
         let mode = std::fs::metadata(cluster.path(CONTROLLER, &file)?)?.mode() & 0o777;
         assert_eq!(mode, 0o600);
 
+        let why = one_line(&alice.run(&["railgate", "why", &stops.to_string()])?.ok()?);
+        let answer = why.split_once("ANSWER it hangs since ").map(|(_, answer)| answer).unwrap_or_default();
+        assert!(
+            answer.contains("rank 1 is stopped (SIGSTOP), and 1 GPU waits (gn2) SIGN 1 of 2 GPUs"),
+            "{why}"
+        );
+
         // The second one goes on, and nothing is wrong any more.
         let program = ["pkill", "-CONT", "-u", "rgalice", "-f", "/usr/local/bin/rank"];
         cluster.root().on("gn2").run(&program)?.ok()?;

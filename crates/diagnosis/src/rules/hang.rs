@@ -131,19 +131,7 @@ impl Guarded<'_> {
             [one] => facts.name_of(self.node, one.rank),
             _ => self.node.to_owned(),
         };
-        let fix = match hang.kind {
-            HangKind::Stopped => {
-                "find out who stopped the process: a debugger, a tool, or memory that ran out"
-            }
-            HangKind::Blocked | HangKind::Storage => {
-                "check the file system or the device that the rank waits for"
-            }
-            HangKind::AllWait => {
-                "check that all ranks call the same collectives in the same order, with equal sizes"
-            }
-            HangKind::Gone | HangKind::Behind => "check that rank's log and stack",
-        };
-        Found { fix: Some(fix), ..Found::new(confidence, part, what) }
+        Found { fix: Some(hang.kind.advice()), ..Found::new(confidence, part, what) }
     }
 }
 
@@ -206,8 +194,7 @@ impl Gone<'_> {
             span(self.seconds),
             waits.unwrap_or_else(ran_on)
         );
-        let fix =
-            Some("read in this rank's log why its process ended: with exit code 0 the program itself left");
+        let fix = Some(HangKind::Gone.advice());
         Found { fix, ..Found::new(confidence, facts.name_of(self.node, self.rank), what) }
     }
 

@@ -183,7 +183,7 @@ fn gpu_hours(attempt: &Attempt) -> Option<f64> {
     Some(seconds / 3600.0 * float(u64::try_from(gpus).ok()?))
 }
 
-fn verdict(report: &JobReport, analysis: &Analysis) -> String {
+pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
     let ended = report.ended.kind;
     // The last attempt's own end is the title.
     let (last, before) =

@@ -1,0 +1,73 @@
+//! What is wrong with a job, in one line, and what shows it.
+
+use railgate_model::UnixMillis;
+use railgate_node_report::plain::{clock, float, plain, span};
+use railgate_node_report::stacks::text;
+use railgate_node_report::{Hang, NodeReport};
+use railgate_text::shorten;
+
+use super::screen::{telling, verdict};
+use crate::{Attempt, EndKind, JobReport};
+
+/// The content of `railgate why`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// The job and its state.
+    pub(crate) job: String,
+    /// Name and text of rows. The first one is the answer.
+    pub(crate) rows: Vec<(&'static str, String)>,
+}
+
+/// Builds the answer at the time `now`.
+pub(crate) fn answer(report: &JobReport, now: UnixMillis) -> Answer {
+    let name = report.name.as_ref().map(|name| format!(" '{}'", shorten(name, 40))).unwrap_or_default();
+    let cluster = plain(&report.cluster);
+    let job = format!("job {}{name} on {cluster}: {}", report.job, report.ended.kind.title());
+    let last = report.attempts.last();
+    let runs = report.ended.kind == EndKind::Running;
+    let mut rows = Vec::new();
+    match last.and_then(|attempt| first_open(attempt)) {
+        Some((node, hang)) if runs => hangs(&mut rows, node, hang, now),
+        _ if runs => rows.push(("ANSWER", "it runs, and no hang is known".to_owned())),
+        found => {
+            let text = match telling(report) {
+                Some((_, analysis)) => verdict(report, analysis),
+                None => report.ended.why.clone(),
+            };
+            rows.push(("ANSWER", text));
+            rows.extend(
+                found.into_iter().flat_map(|(_, hang)| &hang.signs).map(|sign| ("SIGN", plain(sign))),
+            );
+        }
+    }
+    if let Some(attempt) = last.filter(|attempt| !attempt.stacks.is_empty()) {
+        rows.push(("STACKS", plain(&text(&attempt.stacks))));
+    }
+    if !report.next_steps.is_empty() && !runs {
+        rows.push(("DO", report.next_steps.join(" | ")));
+    }
+    Answer { job, rows }
+}
+
+/// The first hang that has not ended, of a rank that is known if there is one; a wait for storage counts last.
+fn first_open(attempt: &Attempt) -> Option<(&NodeReport, &Hang)> {
+    let open = attempt.nodes.iter().filter_map(|node| {
+        let hang = node.hangs.as_ref()?.list.last()?;
+        hang.over.is_none().then_some((node, hang))
+    });
+    open.min_by_key(|(_, hang)| (!hang.kind.is_hang(), hang.culprits.is_empty(), hang.since))
+}
+
+fn hangs(rows: &mut Vec<(&'static str, String)>, node: &NodeReport, hang: &Hang, now: UnixMillis) {
+    let verb = if hang.kind.is_hang() { "hangs" } else { "waits for storage" };
+    let lasts = span(float(now.saturating_sub(hang.since)) / 1000.0);
+    let since = clock(hang.since);
+    let since = since.get(..8).unwrap_or_default();
+    let sentence = plain(&hang.sentence());
+    rows.push((
+        "ANSWER",
+        format!("it {verb} since {since} UTC ({lasts}): {sentence} ({})", shorten(&node.node, 40)),
+    ));
+    rows.extend(hang.signs.iter().map(|sign| ("SIGN", plain(sign))));
+    rows.push(("DO", hang.kind.advice().to_owned()));
+}
