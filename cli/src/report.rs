@@ -162,7 +162,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// The report of the job that somebody typed, or of their last one; an exit code if there is none to show.
+/// The report of a job as it was typed, without one of the caller's last job; an exit code if there is none to show.
 pub(crate) fn of_typed(
     config: &Config,
     job: Option<&TypedJob>,
@@ -188,7 +188,7 @@ pub(crate) fn of_typed(
         return Err(exit::UNKNOWN);
     };
     if report.attempts.is_empty() && !slurm_knows {
-        complain!("job {}: no record; Slurm has forgotten it, or never had it", one.job);
+        nothing_known(&config.report, &one, dirs, &report.problems);
         return Err(exit::UNKNOWN);
     }
     Ok(report)
@@ -224,7 +224,7 @@ fn show(config: &ReportConfig, client: &Client, one: &One, args: &Args) -> anyho
         };
         let known = !report.attempts.is_empty();
         if !known && !slurm_knows && above {
-            nothing_known(config, one, args, &report.problems);
+            nothing_known(config, one, &args.dir, &report.problems);
             return Ok(exit::UNKNOWN);
         }
         if args.format == Show::Json && !args.redact {
@@ -381,8 +381,8 @@ fn name_leafs(report: &mut JobReport, table: &Path) -> anyhow::Result<()> {
 }
 
 /// Reports that no data was found, and lists the directories that were searched.
-fn nothing_known(config: &ReportConfig, one: &One, args: &Args, problems: &[String]) {
-    let mut places: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
+fn nothing_known(config: &ReportConfig, one: &One, dirs: &[PathBuf], problems: &[String]) {
+    let mut places: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     if places.is_empty() {
         match &config.dir {
             Some(dir) => places.push(dir.display().to_string()),

@@ -116,6 +116,37 @@ fn which(stage: &mut Stage) {
     }
 }
 
+/// A hang and stacks whose texts a user wrote, of a job that ended and of one that runs.
+pub(crate) fn why(stage: &mut Stage) {
+    let text = hostile();
+    let mut all = part();
+    all["hangs"] = json!({ "list": [{
+        "kind": "behind", "since": all["start"], "named": all["start"], "waiting_gpus": 7,
+        "culprits": [{ "rank": 1, "pid": 4711, "state": "S", "kernel": text }],
+        "operation": { "communicator": text, "op": text, "seq": 7 }, "signs": [text, text],
+    }]});
+    let frame = json!({ "function": text, "file": format!("/home/{text}/train.py"), "line": 88 });
+    let rank = json!({ "rank": 1, "pid": 4711, "state": "S", "kernel": text, "threads": 1, "python": [frame], "why": text });
+    let stacks = json!({
+        "schema": 1, "cluster": "alpha", "job": 7, "attempt": 0, "node": "n1",
+        "stacks": { "taken": all["start"], "took_ms": 3, "ranks": [rank], "left_out": 0, "problems": [text] },
+    });
+    stage.write("reports/alpha/7/0/n1.stacks", serde_json::to_vec(&stacks).unwrap());
+    for ended in [true, false] {
+        if !ended {
+            all["end"] = Value::Null;
+            stage.program("scontrol", &format!("cat <<'END'\nJobId=7 JobName={text} UserId=root(0) JobState=RUNNING Reason={text} Requeue=1 Restarts=0 BatchFlag=1 SubmitTime=2026-01-01T00:00:00 StartTime=2026-01-01T00:00:00 EndTime=2027-01-01T00:00:00 NodeList={text}\nEND"));
+        }
+        stage.write("reports/alpha/7/0/n1.json", serde_json::to_vec(&all).unwrap());
+        stage.shows(&["why", "7"]);
+        stage.shows(&["report", "7", "--full"]);
+        stage.run(&["why", "7", "--cluster", &text]);
+    }
+    stage.write("reports/alpha/7/0/n1.stacks", &text);
+    stage.run(&["why", "7"]);
+    stage.shows(&["why", "7", "--dir", &text]);
+}
+
 pub(crate) fn report(stage: &mut Stage) {
     let text = hostile();
     let report = ["report", "7"];

@@ -55,6 +55,7 @@ const CASES: &[Case] = &[
     case("template show", &["jax"], files::templates),
     case("template task", &[], nothing_but_arguments),
     case("template batch", &[], nothing_but_arguments),
+    case("why", &["7"], jobs::why),
     case("yield", &["--", "/bin/true"], jobs::stand_aside),
 ];
 
@@ -124,6 +125,7 @@ inputs! {
     a_hostile_topology_file: files::topology;
     hostile_job_templates: files::templates;
     a_report_of_which_every_text_is_hostile: jobs::report;
+    the_answer_about_a_job_of_which_every_text_is_hostile: jobs::why;
     a_load_that_prints_hostile_text: jobs::calibrate;
     a_job_with_a_hostile_environment: jobs::stand_aside;
     hostile_answers_of_slurm_to_doctor: state::doctor;

@@ -410,8 +410,11 @@ mod tests {
             ("[gate.checks.gpu-ec]", "unknown field `gpu-ec`; did you mean `gpu-ecc`?"),
             ("[gaet]", "unknown field `gaet`; did you mean `gate`?"),
             ("gate.mode = 'enfroce'", "unknown variant `enfroce`; did you mean `enforce`?"),
-            ("mode = 'report'", "unknown field `mode`; it belongs to [gate]"),
-            ("[[node]]\nnames = 'gn1'\nmode = 'report'", "unknown field `mode`; it belongs to [node.gate]"),
+            ("mode = 'report'", "unknown field `mode`; it belongs to [gate] or [guard]"),
+            (
+                "[[node]]\nnames = 'gn1'\nmode = 'report'",
+                "unknown field `mode`; it belongs to [node.gate] or [node.guard]",
+            ),
             ("[gpu-ecc]\naction = 'report'", "unknown field `gpu-ecc`; it belongs to [gate.checks]"),
             ("[[nodes]]\nnames = 'gn1'", "unknown field `nodes`; did you mean [[node]]?"),
             ("profile = 3", "invalid type: integer `3`, expected a string"),
