@@ -6,7 +6,7 @@
 use railgate_joblog::{EXCEPTION, Hardware, Kind, Rule, rule};
 use railgate_node_report::plain::plain;
 use railgate_node_report::{JobLog, LogError};
-use railgate_text::shorten;
+use railgate_text::{clip, shorten};
 use serde::{Deserialize, Serialize};
 
 use crate::why::{hardware, unseen};
@@ -137,6 +137,8 @@ fn only_node(attempt: &Attempt) -> Option<String> {
 }
 
 fn sentence(error: &FirstError, followed: bool) -> String {
+    /// The epilog keeps so many characters.
+    const KEPT: usize = 300;
     let node = error.node.as_deref().map(|node| shorten(node, 40));
     let mut lead = match (error.rank, node) {
         (Some(rank), Some(node)) => format!("rank {rank} on {node}: "),
@@ -156,8 +158,9 @@ fn sentence(error: &FirstError, followed: bool) -> String {
         _ if followed => "; other ranks followed".to_owned(),
         _ => String::new(),
     };
-    let text = plain(&shorten(&error.text, 300));
-    format!("{lead}{text}{place}{after}")
+    let more = if error.text.chars().count() >= KEPT { "…" } else { "" };
+    let text = plain(&clip(&error.text, KEPT));
+    format!("{lead}{text}{more}{place}{after}")
 }
 
 /// What the gate found of the hardware that a text points at.

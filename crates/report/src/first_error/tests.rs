@@ -65,6 +65,13 @@ const SAID: &str =
     "rank 1 on n2: ValueError: bad sample in shard 17 (train.py:88); other ranks followed 0.8 s later";
 
 #[test]
+fn a_message_that_was_cut_ends_with_an_ellipsis() {
+    let long = LogError { text: "x".repeat(300), ..bad_sample() };
+    let report = merged(nodes(256), vec![log("n1", long, 0)], "FAILED");
+    assert!(report.first_error.unwrap().what.contains("xxx… (train.py:88)"));
+}
+
+#[test]
 fn the_first_error_is_in_every_format_of_a_failed_job() {
     let mut bare = nodes(256);
     for node in &mut bare {
