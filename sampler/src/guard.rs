@@ -46,7 +46,8 @@ impl Guarding {
         outputs: &Outputs,
     ) {
         let Some(guard) = &mut self.guard else { return };
-        let alone = mine.report.job.nodelist == mine.report.node;
+        let job = &mine.report.job;
+        let alone = job.nodelist == mine.report.node && job.het_leader.is_none();
         let gpus = gpu_activities(sample, sample.gpus.len() > 1 || !alone);
         let of_step = of_last_step(ranks);
         let looks: Vec<RankLook> = of_step.iter().map(|(rank, of)| look(*rank, of, &self.states)).collect();

@@ -90,9 +90,8 @@ impl Guard {
         // Suspended, or not sampled: time in which nothing is known counts for nothing.
         if !look.running || works || !waits {
             self.since = None;
-            // GPUs that are not sampled for a while have not gone on.
-            let goes_on = works || look.gpus.iter().all(|gpu| *gpu == GpuActivity::Idle);
-            return if goes_on { self.end(look.start) } else { None };
+            // GPUs that are idle, suspended or not sampled have made no progress.
+            return if works { self.end(look.start) } else { None };
         }
         let moved = look.counts.map_or(0, |counts| counts.moved);
         let since = (*self.since.get_or_insert(look.start)).max(moved);

@@ -331,6 +331,8 @@ fn times_of_which_nothing_is_known_end_no_hang_and_begin_none() {
     run.pass(160);
     run.gpus = vec![GpuActivity::Unknown; 4];
     run.pass(600);
+    run.gpus = vec![Idle; 4];
+    run.pass(600);
     run.running = false;
     run.pass(600);
     run.running = true;

@@ -31,7 +31,7 @@ pub struct Hang {
     pub since: UnixMillis,
     /// When the guard named it.
     pub named: UnixMillis,
-    /// When work went on, or the last rank ended; `None`: not before the end of the samples.
+    /// When GPUs worked again, or ranks made progress; `None`: not before the end of the samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<UnixMillis>,
     /// Ranks that the others wait for; empty if unknown.
