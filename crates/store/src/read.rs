@@ -9,6 +9,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::fstatat;
 use railgate_node_report::stacks::RankLine;
 use railgate_node_report::{Decision, JobLog, JobStacks, NodeReport, REPORT_SCHEMA, SlurmEnd};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{below, content_below, job_below, names, top};
@@ -370,19 +371,29 @@ fn node(
 /// Reads a file of the owner's alone.
 type Private = fn(&mut Reader<'_>, BorrowedFd<'_>, &str, (&str, &str, u32), u32) -> Result<(), String>;
 
-fn private_content(
+/// What a file of the owner's alone says about itself: schema, job, attempt, node, cluster.
+type Own<'a> = (u32, u32, u32, &'a str, &'a str);
+
+/// Reads such a file of at most `most` bytes, whose contents must match its path.
+fn private<T: DeserializeOwned>(
     reader: &mut Reader<'_>,
-    dir: BorrowedFd<'_>,
-    name: &str,
-    most: u64,
+    (dir, name, most): (BorrowedFd<'_>, &str, u64),
+    (stem, cluster, attempt): (&str, &str, u32),
     owner: u32,
-) -> Result<Vec<u8>, String> {
+    own: fn(&T) -> Own<'_>,
+) -> Result<T, String> {
     let before = reader.left;
     let found = content_below(dir, name, most, &mut reader.left);
     reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
     let (content, uid) = found?.ok_or_else(|| text(Errno::ENOENT))?;
     if uid != owner && uid != 0 {
         return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
+    }
+    let content: T = serde_json::from_slice(&content).map_err(|why| format!("not understood: {why}"))?;
+    let (schema, job, of_attempt, node, of_cluster) = own(&content);
+    known_schema(schema)?;
+    if (job, of_attempt, node, of_cluster) != (reader.order.job, attempt, stem, cluster) {
+        return Err("refused: its contents do not match its path".to_owned());
     }
     Ok(content)
 }
@@ -391,17 +402,13 @@ fn log(
     reader: &mut Reader<'_>,
     dir: BorrowedFd<'_>,
     name: &str,
-    (stem, cluster, attempt): (&str, &str, u32),
+    place: (&str, &str, u32),
     owner: u32,
 ) -> Result<(), String> {
-    let content = private_content(reader, dir, name, MOST_ERROR, owner)?;
-    let log: JobLog = serde_json::from_slice(&content).map_err(|why| format!("not a first error: {why}"))?;
-    known_schema(log.schema)?;
-    let same =
-        log.job == reader.order.job && log.attempt == attempt && log.node == stem && log.cluster == cluster;
-    if !same {
-        return Err("refused: its contents do not match its path".to_owned());
+    fn own(log: &JobLog) -> Own<'_> {
+        (log.schema, log.job, log.attempt, &log.node, &log.cluster)
     }
+    let log = private(reader, (dir, name, MOST_ERROR), place, owner, own)?;
     reader.parts.logs.push(log);
     Ok(())
 }
@@ -411,19 +418,15 @@ fn stacks(
     reader: &mut Reader<'_>,
     dir: BorrowedFd<'_>,
     name: &str,
-    (stem, cluster, attempt): (&str, &str, u32),
+    place: (&str, &str, u32),
     owner: u32,
 ) -> Result<(), String> {
-    let content = private_content(reader, dir, name, MOST_STACKS, owner)?;
-    let all: JobStacks = serde_json::from_slice(&content).map_err(|why| format!("not stacks: {why}"))?;
-    known_schema(all.schema)?;
-    let same =
-        all.job == reader.order.job && all.attempt == attempt && all.node == stem && all.cluster == cluster;
-    if !same {
-        return Err("refused: its contents do not match its path".to_owned());
+    fn own(all: &JobStacks) -> Own<'_> {
+        (all.schema, all.job, all.attempt, &all.node, &all.cluster)
     }
+    let all = private(reader, (dir, name, MOST_STACKS), place, owner, own)?;
     let ranks = all.stacks.bounded().ranks;
-    reader.parts.stacks.extend(ranks.iter().map(|rank| RankLine::new(attempt, stem, rank)));
+    reader.parts.stacks.extend(ranks.iter().map(|rank| RankLine::new(all.attempt, &all.node, rank)));
     Ok(())
 }
 
