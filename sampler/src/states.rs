@@ -55,7 +55,7 @@ impl States {
         self.logged
     }
 
-    /// Forgets everything: nobody waits.
+    /// Discards all readings, when no rank waits.
     pub(crate) fn clear(&mut self) {
         if self.asked.is_none() {
             *self = States { told: self.told, ..States::default() };

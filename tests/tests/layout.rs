@@ -66,7 +66,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     (
         "guard",
         &["model", "node-report"],
-        "`guard` is pure: all that it judges comes in the looks of the sampler",
+        "`guard` is pure: its only input are the samples that the sampler passes to it",
     ),
     (
         "store",

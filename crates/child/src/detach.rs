@@ -27,8 +27,8 @@ const OOM_SCORE: &str = "500";
 
 /// Detaches this process, so that it outlives the one that started it: own session, no descriptors but the standard
 /// ones, default signals, low priority, preferred by the OOM killer, and only those of root's capabilities that
-/// [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] drops the latter. The one to trace remains permitted and is
-/// not in effect.
+/// [`become_user`](super::become_user) and `chown` need. [`keep_no_chown`] drops the latter. `CAP_SYS_PTRACE` remains
+/// permitted and is not effective.
 ///
 /// Call this first, before anything is opened or a thread is started. Returns one line for each step that failed; the
 /// process is still usable then.
@@ -63,7 +63,7 @@ pub fn keep_no_chown() -> io::Result<()> {
     keep_few(&KEPT)
 }
 
-/// In a child of a process that called [`detach()`]: drops the capability to trace. Other processes keep all they have.
+/// In a child of a process that called [`detach()`]: drops `CAP_SYS_PTRACE`. Other processes keep their capabilities.
 pub(super) fn drop_tracing() -> io::Result<()> {
     let traces = 1 << CAP_SYS_PTRACE;
     let have = permitted()?;

@@ -12,11 +12,12 @@ use crate::look::{Counts, CountsOf, Look, RankLook, RankState};
 
 /// CPU time above which a rank computes, percent of one core. A rank that sleeps has threads that wake up now and then.
 const COMPUTES: f64 = 10.0;
-/// CPU time of a rank that waits in a collective: most programs ask the GPU without a pause.
+/// CPU time of a rank that waits in a collective, percent of one core: most programs poll the GPU continuously.
 const SPINS: f64 = 50.0;
 /// Transfers above which a rank reads or saves data, bytes per second.
 const TRANSFERS: f64 = 100_000.0;
-/// The others begin to wait for a rank at most so long after its end, milliseconds: what is enqueued already is done first.
+/// Maximum time between the end of a rank and the beginning of the wait for it, milliseconds. The other ranks first complete the
+/// operations that they have enqueued.
 const NEEDED: UnixMillis = 120_000;
 /// Functions of the kernel in which a server waits for requests. Training programs do not sleep there: Python's queues and
 /// data loaders use `poll` and `futex`.
@@ -45,7 +46,7 @@ const STORAGE: [&str; 20] = [
     "blk_",
 ];
 
-/// The hang that this look shows. `since`: when ranks stopped to make progress; `begun`: the job has worked before.
+/// The hang that this look shows. `since`: the time of the last progress; `begun`: the GPUs have worked before.
 pub(crate) fn judge(look: &Look<'_>, since: UnixMillis, begun: bool, set: &GuardConfig) -> Option<Hang> {
     let case = Case { look, since };
     case.gone(set.after_exit).or_else(|| {
@@ -56,8 +57,11 @@ pub(crate) fn judge(look: &Look<'_>, since: UnixMillis, begun: bool, set: &Guard
     })
 }
 
+/// A wait that is judged.
 struct Case<'a> {
+    /// The latest sample of the node.
     look: &'a Look<'a>,
+    /// Since when no rank has made progress.
     since: UnixMillis,
 }
 
@@ -74,7 +78,7 @@ impl Case<'_> {
         }
         let last = gone.iter().filter_map(|one| Some(one.ended?.0)).max()?;
         let case = Case { since: self.since.max(last), ..*self };
-        // Ranks that worked on for long do not need it.
+        // Ranks that worked for longer than that do not need the rank that ended.
         if !case.lasts(after) || self.since > last.saturating_add(NEEDED) {
             return None;
         }
@@ -97,7 +101,7 @@ impl Case<'_> {
         Some(self.hang(HangKind::Stopped, &stopped, signs.collect()))
     }
 
-    /// Nobody makes progress, and no process has ended or is stopped.
+    /// No rank makes progress, although all processes run.
     fn stands(&self, set: &GuardConfig) -> Option<Hang> {
         let (behind, signs) = match self.behind() {
             Some(found) => found,
@@ -147,7 +151,7 @@ impl Case<'_> {
         Some((behind, vec![sign]))
     }
 
-    /// Without counts: the one rank that sleeps while all others ask their GPU without a pause, if one GPU is idle.
+    /// Without counts: the one rank that sleeps while all others poll their GPU, if one GPU is idle.
     fn sleeps_alone(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
         if self.look.counts.is_some() || !self.look.gpus.contains(&GpuActivity::Idle) {
             return None;

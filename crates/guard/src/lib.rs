@@ -1,8 +1,8 @@
 //! Finds out, while a job runs, that some of its ranks wait for one that does not come.
 //!
 //! The guard is given one [`Look`] for each sample of the node's GPUs. A GPU that waits in a collective runs kernels all the
-//! time and does nothing else, so waiting is seen at once; that it never ends is not. Therefore one of these is needed before
-//! anything is called a hang:
+//! time and does nothing else, so a wait is visible at once. Whether it will end is not visible. The guard therefore calls a wait a hang
+//! only with one of these:
 //!
 //! - a proof: the process of a rank has ended, and the others have waited since;
 //! - two independent signs for [`GuardConfig::after`]: GPUs that wait, and a rank that is stopped, sleeps without transferring
@@ -31,7 +31,7 @@ use judge::judge;
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
 /// proof counts.
 const BEGUN_S: f64 = 10.0;
-/// Waiting from which the processes of the ranks are looked at, milliseconds.
+/// Duration of a wait after which the processes of the ranks are probed, milliseconds.
 const SUSPICIOUS: UnixMillis = 15_000;
 
 /// What the guard knows about a run.
@@ -87,7 +87,7 @@ impl Guard {
         if works {
             self.worked_s += look.seconds();
         }
-        // Suspended, or not sampled: time in which nothing is known counts for nothing.
+        // Suspended time and time without samples do not count.
         if !look.running || works || !waits {
             self.since = None;
             // GPUs that are idle, suspended or not sampled have made no progress.

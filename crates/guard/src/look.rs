@@ -21,7 +21,7 @@ pub struct Look<'a> {
     pub ranks: &'a [RankLook],
     /// NCCL's counts; `None`: no profiler plugin, or counts that do not show who waits.
     pub counts: Option<&'a Counts>,
-    /// Whether all nodes of the job are this one.
+    /// Whether the job has no other node.
     pub alone: bool,
     /// When a process of the job last wrote to a log; `None`: not known.
     pub logged: Option<UnixMillis>,

@@ -140,7 +140,7 @@ fn ranks_that_end_one_after_the_other_have_finished() {
     (1..4).for_each(|rank| run.ranks[rank].ended = Some((run.now, ProcessExit::Code(0))));
     run.pass(1200);
     assert_eq!(run.news, []);
-    // One that the others do not need: they worked on, and evaluate an hour later.
+    // The other ranks continue without it, and evaluate an hour later.
     let mut run = Run::new();
     run.ranks[3].ended = Some((run.now, ProcessExit::Code(0)));
     run.pass(3600);
@@ -409,7 +409,7 @@ fn a_day_of_work_that_waits_has_no_hang() {
     ] {
         assert_eq!(run.news, [], "{what}");
     }
-    // A notebook that nobody uses, and all ranks compiling.
+    // An idle notebook, and a compilation on all ranks.
     for state in [state('S', "ep_poll", 0.1, 0.0), computes] {
         let mut run = Run::new();
         all(&mut run, Idle, &state);

@@ -1,5 +1,5 @@
-//! One process of a job, held by its descriptor while it is read: what is read is of this process, and not of another one that
-//! has its id by now.
+//! Reads one process of a job. A process descriptor (pidfd) is held meanwhile, so that the data of another process with a reused id is
+//! never taken for its own.
 //!
 //! This should run as the job's user. See [`crate::job_processes()`].
 
@@ -88,7 +88,7 @@ impl JobMember {
     }
 
     /// Checks that the process still runs, belongs to the job, and has no rights but its user's. To be called before and after
-    /// it is read: what was read between is void after an error.
+    /// it is read: after an error, discard the data that was read.
     ///
     /// # Errors
     /// Returns the reason why it must not be read.
@@ -158,7 +158,7 @@ impl JobMember {
 }
 
 /// The name in `wchan`, which is `0` for a thread that runs and for a reader who may not see it.
-fn kernel_function(name: &str) -> Option<String> {
+pub(crate) fn kernel_function(name: &str) -> Option<String> {
     let name = railgate_text::ascii_bytes(name.trim().as_bytes(), KERNEL_BYTES);
     (!name.is_empty() && name != "0").then_some(name)
 }

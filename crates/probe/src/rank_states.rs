@@ -3,7 +3,7 @@
 //!
 //! Runs as the job's user: the kernel shows where a process sleeps, and what it transferred, only to its owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_processes::{Stat, read_stat};
+use crate::job_member::kernel_function;
 use crate::process_end::ProcessId;
 
 /// Most processes of the node that are read.
@@ -66,17 +67,14 @@ fn one(
 ) -> Option<RankReading> {
     let program = stats.get(&id.0).filter(|stat| stat.started == Some(id.1))?;
     let wait = read::prefix(&proc.join(id.0.to_string()).join("wchan"), NAME_BYTES).ok();
-    let kernel = wait
-        .filter(|name| !name.is_empty() && name != "0")
-        .map(|name| railgate_text::printable(&name).into_owned());
+    let kernel = wait.and_then(|name| kernel_function(&name));
     let mut reading = RankReading { id, state: Some(program.state), kernel, cpu_ticks: 0, bytes: Some(0) };
     // Parents that were read at different moments may form a circle: a process counts once.
-    let (mut next, mut seen) = (vec![id.0], Vec::new());
+    let (mut next, mut seen) = (vec![id.0], BTreeSet::new());
     while let Some(pid) = next.pop() {
-        if seen.contains(&pid) {
+        if !seen.insert(pid) {
             continue;
         }
-        seen.push(pid);
         next.extend(below.get(&pid).into_iter().flatten());
         reading.cpu_ticks = reading.cpu_ticks.saturating_add(stats.get(&pid).map_or(0, Stat::cpu_ticks));
         reading.bytes = reading.bytes.zip(transferred(proc, pid)).map(|(sum, more)| sum.saturating_add(more));

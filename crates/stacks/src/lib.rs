@@ -1,7 +1,7 @@
 //! Takes the stacks of a hung job's ranks on this node, once.
 //!
 //! For each rank: state, kernel function, and the Python stack of its main thread. Each process is read by a child of its own
-//! that is the job's user, with a deadline: whatever a process makes of its memory and its files, it costs its own stack only.
+//! that runs as the job's user, with a deadline. A process with damaged or hostile memory or files can only lose its own stack.
 //! No process is paused. See `docs/decisions/0010-stacks.md`.
 //!
 //! A program that calls [`collect()`] passes [`TASKS`] to its `dispatch`.

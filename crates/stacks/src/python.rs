@@ -31,9 +31,9 @@ const NOWHERE: usize = 16;
 /// How much the kernel lets this process read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// What the job's user may read: the kernel checks it at each read.
+    /// Without the capability: the kernel checks at each read that the job's user may read the process.
     Own,
-    /// Anything, by the capability: what is read is checked here.
+    /// With `CAP_SYS_PTRACE`: the kernel allows every read, so this program checks the process before and after.
     Any,
 }
 

@@ -22,7 +22,8 @@ use railgate_stacks::{Order, RankStack, Stacks, TASKS, Target, collect, group, t
 
 const PYTHON: &str = "/usr/bin/python3";
 const JOB: u32 = 7;
-const NOBODY: u32 = 65_534;
+/// User and group of the test processes, if the test runs as root: `nobody` on Debian.
+const USER: u32 = 65_534;
 /// Generous: a busy machine is slow.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -75,7 +76,7 @@ impl Job {
     fn start(&mut self, mut command: Command, job: u32) -> u32 {
         command.stdin(Stdio::piped()).current_dir("/");
         if nix::unistd::geteuid().is_root() {
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(USER).gid(USER);
         }
         let child = command.spawn().unwrap();
         let pid = child.id();
@@ -98,7 +99,7 @@ impl Job {
 
     fn order(&self) -> Order {
         let (uid, gid) = match nix::unistd::geteuid() {
-            root if root.is_root() => (NOBODY, NOBODY),
+            root if root.is_root() => (USER, USER),
             user => (user.as_raw(), nix::unistd::getegid().as_raw()),
         };
         Order { proc: self.path("proc"), job: JOB, uid, gid, targets: self.targets.clone() }

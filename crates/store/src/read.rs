@@ -292,13 +292,14 @@ fn read_attempt(
         if name.strip_suffix(SAMPLES).and_then(dir_name).is_some() {
             continue;
         }
-        let private = [(ERROR, log as Private), (STACKS, stacks)];
+        let kinds: [(&str, ReadPrivate); 2] = [(ERROR, log), (STACKS, stacks)];
         let private =
-            private.iter().find_map(|(end, read)| Some((name.strip_suffix(end).and_then(dir_name)?, read)));
-        if let Some((stem, read)) = private {
+            kinds.iter().find_map(|(end, read)| Some((name.strip_suffix(end).and_then(dir_name)?, read)));
+        if let Some((node, read)) = private {
+            let file = Private { dir: dir.as_fd(), name: &name, node, cluster, attempt, owner };
             // Only its owner may read it, so others see nothing of it.
             if reader.order.logs
-                && let Err(why) = read(reader, dir.as_fd(), &name, (stem, cluster, attempt), owner)
+                && let Err(why) = read(reader, &file)
                 && why != text(Errno::EACCES)
             {
                 reader.problem(format!("{place}/{name}: {why}"));
@@ -368,63 +369,63 @@ fn node(
     Ok(())
 }
 
-/// Reads a file of the owner's alone.
-type Private = fn(&mut Reader<'_>, BorrowedFd<'_>, &str, (&str, &str, u32), u32) -> Result<(), String>;
-
-/// What a file of the owner's alone says about itself: schema, job, attempt, node, cluster.
-type Own<'a> = (u32, u32, u32, &'a str, &'a str);
-
-/// Reads such a file of at most `most` bytes, whose contents must match its path.
-fn private<T: DeserializeOwned>(
-    reader: &mut Reader<'_>,
-    (dir, name, most): (BorrowedFd<'_>, &str, u64),
-    (stem, cluster, attempt): (&str, &str, u32),
+/// A file that only the job's owner may read.
+struct Private<'a> {
+    dir: BorrowedFd<'a>,
+    name: &'a str,
+    /// Its name without the suffix: the node.
+    node: &'a str,
+    cluster: &'a str,
+    attempt: u32,
+    /// Owner of the job's directory.
     owner: u32,
-    own: fn(&T) -> Own<'_>,
-) -> Result<T, String> {
-    let before = reader.left;
-    let found = content_below(dir, name, most, &mut reader.left);
-    reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
-    let (content, uid) = found?.ok_or_else(|| text(Errno::ENOENT))?;
-    if uid != owner && uid != 0 {
-        return Err(format!("refused: it belongs to uid {uid}, the job's directory to {owner}"));
-    }
-    let content: T = serde_json::from_slice(&content).map_err(|why| format!("not understood: {why}"))?;
-    let (schema, job, of_attempt, node, of_cluster) = own(&content);
-    known_schema(schema)?;
-    if (job, of_attempt, node, of_cluster) != (reader.order.job, attempt, stem, cluster) {
-        return Err("refused: its contents do not match its path".to_owned());
-    }
-    Ok(content)
 }
 
-fn log(
-    reader: &mut Reader<'_>,
-    dir: BorrowedFd<'_>,
-    name: &str,
-    place: (&str, &str, u32),
-    owner: u32,
-) -> Result<(), String> {
-    fn own(log: &JobLog) -> Own<'_> {
+/// Schema, job, attempt, node and cluster that the contents of such a file state.
+type Stated<'a> = (u32, u32, u32, &'a str, &'a str);
+
+type ReadPrivate = fn(&mut Reader<'_>, &Private<'_>) -> Result<(), String>;
+
+impl Private<'_> {
+    /// Reads at most `most` bytes. The contents must match the path.
+    fn read<T: DeserializeOwned>(
+        &self,
+        reader: &mut Reader<'_>,
+        most: u64,
+        stated: fn(&T) -> Stated<'_>,
+    ) -> Result<T, String> {
+        let before = reader.left;
+        let found = content_below(self.dir, self.name, most, &mut reader.left);
+        reader.taken = reader.taken.saturating_add(before.saturating_sub(reader.left));
+        let (content, uid) = found?.ok_or_else(|| text(Errno::ENOENT))?;
+        if uid != self.owner && uid != 0 {
+            return Err(format!("refused: it belongs to uid {uid}, the job's directory to {}", self.owner));
+        }
+        let content: T = serde_json::from_slice(&content).map_err(|why| format!("not understood: {why}"))?;
+        let (schema, job, attempt, node, cluster) = stated(&content);
+        known_schema(schema)?;
+        if (job, attempt, node, cluster) != (reader.order.job, self.attempt, self.node, self.cluster) {
+            return Err("refused: its contents do not match its path".to_owned());
+        }
+        Ok(content)
+    }
+}
+
+fn log(reader: &mut Reader<'_>, file: &Private<'_>) -> Result<(), String> {
+    fn stated(log: &JobLog) -> Stated<'_> {
         (log.schema, log.job, log.attempt, &log.node, &log.cluster)
     }
-    let log = private(reader, (dir, name, MOST_ERROR), place, owner, own)?;
+    let log = file.read(reader, MOST_ERROR, stated)?;
     reader.parts.logs.push(log);
     Ok(())
 }
 
 /// Keeps one line for each rank: the stacks of a thousand nodes are sixty megabytes.
-fn stacks(
-    reader: &mut Reader<'_>,
-    dir: BorrowedFd<'_>,
-    name: &str,
-    place: (&str, &str, u32),
-    owner: u32,
-) -> Result<(), String> {
-    fn own(all: &JobStacks) -> Own<'_> {
+fn stacks(reader: &mut Reader<'_>, file: &Private<'_>) -> Result<(), String> {
+    fn stated(all: &JobStacks) -> Stated<'_> {
         (all.schema, all.job, all.attempt, &all.node, &all.cluster)
     }
-    let all = private(reader, (dir, name, MOST_STACKS), place, owner, own)?;
+    let all = file.read(reader, MOST_STACKS, stated)?;
     let ranks = all.stacks.bounded().ranks;
     reader.parts.stacks.extend(ranks.iter().map(|rank| RankLine::new(all.attempt, &all.node, rank)));
     Ok(())

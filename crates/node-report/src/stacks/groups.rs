@@ -1,4 +1,4 @@
-//! Ranks that do the same, of all nodes together: the one that does something else is the interesting one.
+//! Groups the ranks of all nodes by their stacks. In a hang, the smallest group usually holds the rank that the others wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ const MOST_GROUPS: usize = 8;
 /// Maximum number of nodes and of ranges of ranks that the text names.
 const MOST_NAMES: usize = 4;
 
-/// Functions that only pass a call on: what they wrap is the name that a user knows.
+/// Functions that only call another one. Users know the name of the wrapped function.
 const WRAPPERS: [&str; 8] = [
     "wrapper",
     "_wrapper",
@@ -35,7 +35,7 @@ pub struct Group {
     pub nodes: Vec<String>,
 }
 
-/// What one process of a rank does, in one line: all that [`Groups`] needs of its stack.
+/// Summary of one process of a rank, in one line. [`Groups`] needs no more of its stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankLine {
     /// The attempt.
