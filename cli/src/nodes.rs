@@ -2,7 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use railgate_slurm::{
-    BreakerConfig, Cap, Client, Entry, Env, Event, HeldNode, Ledger, LetThrough, OnBreaker, Reason, is_ours,
+    BreakerConfig, Cap, Client, Entry, Env, Event, HangNote, HangStage, HeldNode, Ledger, LetThrough,
+    OnBreaker, Reason, is_ours,
 };
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -110,6 +111,43 @@ impl NotDrained {
     }
 }
 
+/// A job that hangs, or that the guard ended because it hung.
+#[derive(Serialize)]
+struct HungJob {
+    job: u32,
+    node: String,
+    /// Milliseconds: when the hang was named, or the job ended.
+    time: u64,
+    /// `hangs`, `storage` (it waits for a file system), `ended`.
+    stage: HangStage,
+}
+
+impl HungJob {
+    /// From the comment of a node. Of a job that was ended only that is shown.
+    fn of_node((node, comment): &(String, String), now: u64) -> Vec<HungJob> {
+        let mut all = HangNote::all(comment);
+        all.retain(|one| one.counts(now));
+        let is_ended = |job| all.iter().any(|one| one.job == job && one.stage == HangStage::Ended);
+        let is_shown = |one: &&HangNote| one.stage == HangStage::Ended || !is_ended(one.job);
+        let row = |one: &HangNote| HungJob {
+            job: one.job,
+            node: node.clone(),
+            time: one.time * 1000,
+            stage: one.stage,
+        };
+        all.iter().filter(is_shown).map(row).collect()
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let what = match self.stage {
+            HangStage::Hangs => "hangs",
+            HangStage::Storage => "waits for storage",
+            HangStage::Ended => "hung, and was ended",
+        };
+        vec![self.job.to_string(), self.node.clone(), shown_time(Some(self.time)), what.to_owned()]
+    }
+}
+
 fn check_and_part(reason: &Reason) -> (String, Option<String>) {
     match reason.subject.split_once('@') {
         Some((check, part)) => (check.to_owned(), Some(part.to_owned())),
@@ -139,14 +177,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let env: Env = std::env::vars_os().collect();
     let client = Client::new(&config.slurm, &env);
     let (held, caps) = client.held_nodes_and_caps(&config.breaker).context("slurmctld")?;
-    let mut notes = client.let_through();
-    if let Ok(notes) = &mut notes {
-        // Drained meanwhile.
-        let held: BTreeSet<&str> = held.iter().map(|node| node.name.as_str()).collect();
-        notes.retain(|node, _| !held.contains(node.as_str()));
-    }
-    let not_drained = notes
-        .map(|notes| notes.into_iter().map(|(name, note)| NotDrained::new(name, note)).collect::<Vec<_>>());
+    let comments = client.comments();
+    // A node may have been drained meanwhile.
+    let drained: BTreeSet<&str> = held.iter().map(|node| node.name.as_str()).collect();
+    let not_drained = comments.as_ref().map(|all| {
+        let left = all.iter().filter(|(node, _)| !drained.contains(node.as_str()));
+        left.filter_map(|(node, comment)| Some(NotDrained::new(node.clone(), LetThrough::parse(comment)?)))
+            .collect::<Vec<_>>()
+    });
+    let now = railgate_runner::now() / 1000;
+    let hung: Vec<HungJob> = comments.iter().flatten().flat_map(|node| HungJob::of_node(node, now)).collect();
     let ledger = ledger(site, &client);
     let deaths = ledger.as_ref().map(|entries| {
         let mut deaths: BTreeMap<String, usize> = BTreeMap::new();
@@ -165,7 +205,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         output::json(&serde_json::json!({
             "schema": 1, "held": held_by_us, "max_nodes": config.breaker.max_nodes,
             "max_percent": config.breaker.max_percent, "caps": caps, "nodes": shown,
-            "not_drained": not_drained.as_ref().ok(),
+            "not_drained": not_drained.as_ref().ok(), "hung_jobs": comments.as_ref().ok().map(|_| &hung),
         }))?;
         return Ok(exit::OK);
     }
@@ -203,6 +243,15 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             text.add(&output::table(&table));
         }
         Err(why) => put!(text, "which unfit nodes were not drained is not known: {why}"),
+    }
+    if !hung.is_empty() {
+        put!(
+            text,
+            "jobs that hang, or did within the last hour, of those that are to be ended then ([guard]):"
+        );
+        let mut table = vec![["JOB", "NODE", "TIME", "WHAT"].map(str::to_owned).to_vec()];
+        table.extend(hung.iter().map(HungJob::cells));
+        text.add(&output::table(&table));
     }
     text.add(&standing(&config.breaker, &caps));
     if held_by_others > 0 && !args.all {
@@ -248,6 +297,23 @@ mod tests {
 
     fn cap(scope: &str, nodes: usize, held: usize, limit: usize) -> Cap {
         Cap { scope: scope.to_owned(), nodes, held, limit }
+    }
+
+    #[test]
+    fn a_job_that_was_ended_is_listed_once() {
+        let comment = "railgate: hangs: 7 hangs 2026-11-21T00:50:00Z, 7 ended 2026-11-21T00:55:00Z, 9 storage 2026-11-21T00:59:59Z";
+        let now = 1_795_222_800;
+        let rows = HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now);
+        assert!(HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now + 3600).len() == 0);
+        let cells: Vec<String> = rows.iter().map(|row| row.cells().join(" ")).collect();
+        assert_eq!(
+            cells,
+            [
+                "7 gn1 2026-11-21T00:55:00Z hung, and was ended",
+                "9 gn1 2026-11-21T00:59:59Z waits for storage"
+            ]
+        );
+        assert!(HungJob::of_node(&("gn1".to_owned(), "rack 7".to_owned()), now).is_empty());
     }
 
     #[test]

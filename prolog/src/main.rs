@@ -46,6 +46,7 @@ fn run(hook: &Hook) -> ExitCode {
         profile: hook.granted.profile.clone(),
         gate: hook.granted.gate.to_string(),
         requeue: hook.granted.requeue.to_string(),
+        hang: hook.granted.hang.map(|choice| choice.to_string()),
     };
     say_that_it_begins(hook, &report);
     let purpose = Purpose {

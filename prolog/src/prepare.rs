@@ -34,6 +34,7 @@ pub(crate) fn run_directory(
         profile: report.options.profile.clone(),
         gate: report.options.gate.clone(),
         requeue: report.options.requeue.clone(),
+        hang: report.options.hang.clone(),
         ..Run::new(hook.job.id, hook.job.restarts, start / 1000)
     };
     report.run = format!("{}-{}", run.attempt, run.start);

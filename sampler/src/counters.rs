@@ -10,6 +10,7 @@ use railgate_metrics::JobFile;
 use railgate_model::{
     Allocation, GpuId, GpuInventory, GpuSamples, JobGpus, SampledGpu, SampledGpus, UnixMillis, XidEvent,
 };
+use railgate_node_report::Hang;
 use railgate_node_report::usage::format::{End, Head, HeadGpu, HeadRail};
 use railgate_node_report::usage::{GpuField, Sample, State, Values};
 use railgate_probe::{GpuWatch, JobGroup, job_is_stopped, own_memory_mib};
@@ -164,6 +165,13 @@ impl Counters {
             && let Some(said) = work.ask_if_due(mine, &self.head)
         {
             metrics.told(said);
+        }
+    }
+
+    /// Adds the hang that has not ended to the job's metrics, if metrics are enabled.
+    pub(crate) fn hangs(&mut self, hang: Option<&Hang>) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.hangs(hang);
         }
     }
 

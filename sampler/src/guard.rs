@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use railgate_guard::{Guard, GuardMode, Look, News, RankLook};
+use railgate_guard::{Guard, GuardConfig, GuardMode, Look, News, RankLook};
+use railgate_model::UnixMillis;
 use railgate_node_report::phases::gpu_activities;
 use railgate_node_report::plain::clock;
 use railgate_node_report::usage::{Sample, State};
-use railgate_node_report::{Hang, HangKind, Hangs, TaskRank, programs};
-use railgate_runner::{SAMPLER_HANGS, append_to_log};
+use railgate_node_report::{Hang, HangAct, HangActKind, HangKind, Hangs, TaskRank, programs};
+use railgate_rundir::HangChoice;
+use railgate_runner::{SAMPLER_HANGS, append_to_log, guard_of_job};
 use railgate_stacks::Target;
 
+use crate::ending::{Ending, Told, Wish};
 use crate::evidence::Evidence;
 use crate::outputs::Outputs;
 use crate::pauses::Pausing;
@@ -26,14 +29,20 @@ pub(crate) struct Guarding {
     evidence: Evidence,
     /// The stacks of this wait are taken.
     taken: bool,
+    ending: Ending,
+    config: GuardConfig,
+    /// The owner's choice, if there is one.
+    choice: Option<HangChoice>,
 }
 
 impl Guarding {
     pub(crate) fn new(mine: &Mine) -> Self {
-        let config = mine.config.guard.clone();
+        let choice = mine.report.options.hang.as_ref().and_then(|text| text.parse().ok());
+        let config = guard_of_job(&mine.config.guard, choice);
         let before: Hangs = mine.dir.read_json(SAMPLER_HANGS).unwrap_or_default();
-        let guard = (config.mode != GuardMode::Off).then(|| Guard::new(config, before));
-        Guarding { guard, states: States::default(), evidence: Evidence::default(), taken: false }
+        let guard = (config.mode != GuardMode::Off).then(|| Guard::new(config.clone(), before));
+        let (states, evidence, ending) = (States::default(), Evidence::default(), Ending::default());
+        Guarding { guard, states, evidence, taken: false, ending, config, choice }
     }
 
     /// Adds a sample. `ranks`: the processes of ranks.
@@ -68,7 +77,7 @@ impl Guarding {
             self.states.clear();
         }
         // A node whose ranks only wait for another node takes its stacks as well.
-        let lasts = guard.waits_for(sample.end()) >= mine.config.guard.after;
+        let lasts = guard.waits_for(sample.end()) >= self.config.after;
         if guard.waits_since().is_none() {
             self.taken = false;
         } else if !self.taken && (lasts || matches!(news, Some(News::Named(_)))) {
@@ -78,6 +87,39 @@ impl Guarding {
         }
         if let Some(news) = news {
             self.record(mine, &news, outputs.log());
+        }
+        if self.config.mode == GuardMode::End {
+            let step = of_step.values().flatten().next().map_or("", |one| one.step.as_str());
+            self.end(mine, step, sample.end(), outputs.log());
+        }
+    }
+
+    /// The hang that has not ended.
+    pub(crate) fn hang(&self) -> Option<&Hang> {
+        self.guard.as_ref()?.open()
+    }
+
+    /// Ends the steps of a job that hangs for long enough.
+    fn end(&mut self, mine: &Mine, step: &str, now: UnixMillis, log: Option<PathBuf>) {
+        let Some(guard) = &mut self.guard else { return };
+        let (whose, storage) = match self.choice {
+            Some(choice) => ("--railgate-hang=end", choice.after.is_some()),
+            None => ("[guard] mode = \"end\"", false),
+        };
+        let wish = Wish { config: &self.config, whose, storage, step, log };
+        let hang = guard.open().cloned();
+        let act = match self.ending.step(mine, &wish, hang.as_ref(), now) {
+            Told::Nothing => return,
+            Told::Due => HangAct { time: now, what: HangActKind::Ended, why: whose.to_owned() },
+            Told::NotEnded(why) => HangAct { time: now, what: HangActKind::NotEnded, why },
+        };
+        let ends = act.what == HangActKind::Ended;
+        guard.record(act);
+        // Written before the steps are ended, and they are not if it cannot be written: the report has to show who ended the job.
+        match (mine.dir.write_json(SAMPLER_HANGS, guard.hangs()), hang) {
+            (Ok(()), Some(hang)) if ends => self.ending.begin(mine, &wish, &hang, now),
+            (Err(why), _) => tracing::warn!(job = mine.job, "sampler: {SAMPLER_HANGS}: {why}"),
+            _ => {}
         }
     }
 
@@ -89,7 +131,7 @@ impl Guarding {
         match news {
             News::Named(hang) => {
                 tracing::info!(job = mine.job, kind = ?hang.kind, "guard: {}", hang.signs.join("; "));
-                if mine.config.guard.mode == GuardMode::Notify
+                if matches!(self.config.mode, GuardMode::Notify | GuardMode::End)
                     && let Some(log) = log
                 {
                     notify(mine, hang, log);
@@ -180,6 +222,7 @@ mod tests {
             waiting_gpus: 3,
             operation: None,
             signs: Vec::new(),
+            act: None,
         };
         assert_eq!(
             line("gn4", 7, &hang(HangKind::Stopped)),

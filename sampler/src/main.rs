@@ -7,6 +7,7 @@
 
 mod clock;
 mod counters;
+mod ending;
 mod ends;
 mod evidence;
 mod fields;
@@ -132,6 +133,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         pausing.hear(mine);
         if let Some(sample) = counters.take_seen() {
             guarding.step(mine, &sample, ends.ranks().0, &pausing, &outputs);
+            counters.hangs(guarding.hang());
         }
         live.say_if_due(mine);
         counters.told(mine, &mut work);

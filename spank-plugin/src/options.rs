@@ -1,5 +1,5 @@
-//! `--railgate-profile`, `--railgate-gate`, `--railgate-requeue`, `--railgate-profiler`: on the command line, as `#SBATCH` lines and
-//! from the environment of an outer job.
+//! `--railgate-profile`, `--railgate-gate`, `--railgate-requeue`, `--railgate-profiler`, `--railgate-hang`: on the command line, as
+//! `#SBATCH` lines and from the environment of an outer job.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::sync::Mutex;
 
 use railgate_rundir::{
-    BadChoice, CONTROL_GATE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE, GateChoice, ProfilerChoice,
-    RequeueChoice,
+    BadChoice, CONTROL_GATE, CONTROL_HANG, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE, GateChoice,
+    HangChoice, ProfilerChoice, RequeueChoice,
 };
 use slurm_spank::LogLevel;
 use slurm_spank::spank_sys::{spank_option, spank_option_register, spank_t};
@@ -28,7 +28,7 @@ struct Described {
     check: fn(&str) -> Result<String, Cow<'static, str>>,
 }
 
-const OPTIONS: [Described; 4] = [
+const OPTIONS: [Described; 5] = [
     Described {
         name: c"railgate-profile",
         takes: c"NAME",
@@ -57,11 +57,18 @@ const OPTIONS: [Described; 4] = [
         control: CONTROL_PROFILER,
         check: checked::<ProfilerChoice>,
     },
+    Described {
+        name: c"railgate-hang",
+        takes: c"report|notify|end[,after=TIME]",
+        usage: c"[railgate] what follows when the job hangs, within the site's policy; end: its steps are ended",
+        control: CONTROL_HANG,
+        check: checked::<HangChoice>,
+    },
 ];
 
 /// Slurm's callback takes no argument of the plugin, so the value is kept in a static. One thread of srun, sbatch or
 /// salloc writes and reads it; it stays usable after a panic elsewhere.
-static CHOSEN: Mutex<[Option<String>; 4]> = Mutex::new([None, None, None, None]);
+static CHOSEN: Mutex<[Option<String>; 5]> = Mutex::new([const { None }; 5]);
 
 /// Registers the options. One that Slurm refuses is left out.
 pub(crate) fn register(spank: spank_t, arguments: &Arguments) {

@@ -3,6 +3,7 @@
 
 pub mod accounting;
 pub mod cluster;
+pub mod hang;
 pub mod hardware;
 pub mod poll;
 pub mod training;

@@ -1,7 +1,7 @@
 //! Syntax of sbatch's option values: the forms that every supported release of Slurm accepts. Their meaning in this
 //! cluster (a partition's name, a GPU's type) is known only to Slurm.
 
-use railgate_rundir::{GateChoice, ProfileName, ProfilerChoice, RequeueChoice};
+use railgate_rundir::{GateChoice, HangChoice, ProfileName, ProfilerChoice, RequeueChoice};
 use railgate_slurm::hostlist;
 
 /// Syntax of the values of some options.
@@ -12,7 +12,7 @@ struct Form {
     fits: fn(&str) -> bool,
 }
 
-const FORMS: [Form; 17] = [
+const FORMS: [Form; 18] = [
     Form { options: &["nodes"], expected: "a number, or MIN-MAX", example: "4", fits: is_range },
     Form { options: &["gres"], expected: "gpu[:TYPE][:COUNT]", example: "gpu:8", fits: is_gres },
     Form {
@@ -84,6 +84,12 @@ const FORMS: [Form; 17] = [
         expected: "on or off",
         example: "on",
         fits: |value| value.parse::<ProfilerChoice>().is_ok(),
+    },
+    Form {
+        options: &["railgate-hang"],
+        expected: "report, notify, end, or end,after=TIME",
+        example: "end,after=10m",
+        fits: |value| value.parse::<HangChoice>().is_ok(),
     },
 ];
 
@@ -263,6 +269,7 @@ mod tests {
             ("railgate-gate", &["off", "full"]),
             ("railgate-requeue", &["auto", "never", "3"]),
             ("railgate-profiler", &["on", "off"]),
+            ("railgate-hang", &["report", "end", "end,after=10m"]),
             ("railgate-profile", &["debug"]),
             ("partition", &["h100"]),
         ] {
@@ -307,6 +314,7 @@ mod tests {
             ("railgate-gate", &["", "fast"]),
             ("railgate-requeue", &["", "always"]),
             ("railgate-profiler", &["", "yes"]),
+            ("railgate-hang", &["", "yes", "end,after=1s"]),
             ("railgate-profile", &["", "../x"]),
         ] {
             for value in values {

@@ -22,6 +22,13 @@ pub struct GuardConfig {
     /// How long a rank waits for a file system.
     #[serde(with = "duration_text")]
     pub after_storage: Duration,
+    /// How long a job hangs before its steps are ended, if they are to be.
+    #[serde(with = "duration_text")]
+    pub end_after: Duration,
+    /// Most jobs of the cluster whose steps are ended within an hour, because they hung.
+    pub max_per_hour: u32,
+    /// If this many other jobs of the cluster hang within ten minutes, none is ended.
+    pub max_at_once: u32,
 }
 
 /// What follows a hang.
@@ -35,6 +42,8 @@ pub enum GuardMode {
     Report,
     /// A line in the job's own output names it as well.
     Notify,
+    /// The same, and the job's steps are ended.
+    End,
 }
 
 impl Default for GuardConfig {
@@ -45,6 +54,9 @@ impl Default for GuardConfig {
             after_stop: Duration::from_secs(45),
             after: Duration::from_secs(150),
             after_storage: Duration::from_secs(600),
+            end_after: Duration::from_secs(300),
+            max_per_hour: 10,
+            max_at_once: 3,
         }
     }
 }
@@ -57,6 +69,7 @@ impl GuardConfig {
             ("after_stop", self.after_stop, 20, 86_400),
             ("after", self.after, 60, 86_400),
             ("after_storage", self.after_storage, 60, 86_400),
+            ("end_after", self.end_after, 30, 86_400),
         ];
         let wrong = limits.into_iter().filter_map(|(key, is, least, most)| {
             let (least, most) = (Duration::from_secs(least), Duration::from_secs(most));

@@ -222,6 +222,7 @@ impl Case<'_> {
             waiting_gpus: u32::try_from(waiting).unwrap_or(u32::MAX),
             operation: self.look.counts.and_then(waited_in),
             signs,
+            act: None,
         }
     }
 }

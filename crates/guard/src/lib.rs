@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
-use railgate_node_report::{Hang, HangKind, Hangs};
+use railgate_node_report::{Hang, HangAct, HangKind, Hangs};
 
 pub use config::{GuardConfig, GuardMode};
 pub use look::{Counts, CountsOf, Look, RankLook, RankState};
@@ -65,6 +65,18 @@ impl Guard {
         &self.hangs
     }
 
+    /// The hang that has not ended.
+    pub fn open(&self) -> Option<&Hang> {
+        self.hangs.list.last().filter(|hang| hang.over.is_none())
+    }
+
+    /// Records what was done about the hang that has not ended.
+    pub fn record(&mut self, act: HangAct) {
+        if let Some(open) = self.hangs.open() {
+            open.act = Some(act);
+        }
+    }
+
     /// Whether ranks have waited long enough for the states of their processes to be of interest.
     pub fn is_suspicious(&self, now: UnixMillis) -> bool {
         self.since.is_some_and(|since| now.saturating_sub(since) >= SUSPICIOUS)
@@ -101,7 +113,7 @@ impl Guard {
             // Progress while GPUs wait between operations.
             (Some(open), _) if moved > open.named => self.end(moved),
             (Some(open), Some(found)) if open.kind == HangKind::Storage && found.kind.is_hang() => {
-                *open = Hang { since: open.since, ..found }.bounded();
+                *open = Hang { since: open.since, act: open.act.take(), ..found }.bounded();
                 Some(News::Named(open.clone()))
             }
             (Some(_), _) | (None, None) => None,

@@ -1,3 +1,4 @@
+use railgate_node_report::HangKind;
 use railgate_node_report::usage::{GpuField, HostField, Values, is_idle};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,17 @@ pub struct JobNow {
     pub host: Values<HostField>,
     /// Figures of its program and of NCCL; `None` if they could not be read.
     pub work: Option<WorkNow>,
+    /// The hang that has not ended.
+    pub hang: Option<HangNow>,
+}
+
+/// A hang of the job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HangNow {
+    /// What keeps the ranks waiting.
+    pub kind: HangKind,
+    /// For how long, seconds.
+    pub seconds: f64,
 }
 
 /// Current state of one GPU of the job.
@@ -173,6 +185,17 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         labels: JOB,
         help: "GPUs of the job on this node on which kernels ran for at most 1 % of the time. Absent if that is not known of each of them, and while the job is suspended.",
         read: |job, series| of_job(job, series, idle_gpus(job)),
+    },
+    Metric {
+        name: "railgate_job_hang_seconds",
+        kind: Kind::Gauge,
+        labels: &["gpus", "kind"],
+        help: "How long ranks on this node have waited for one that does not come (docs/guard.md). kind: gone, stopped, behind, all-wait, blocked, storage. Absent if there is no hang.",
+        read: |job, series| {
+            if let Some(hang) = job.hang {
+                series.put(&[&gpu_list(job), hang.kind.id()], hang.seconds);
+            }
+        },
     },
     Metric {
         name: "railgate_gpu_hardware_flop_ratio",

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use railgate_fsutil::FileLock;
 use railgate_model::UnixMillis;
-use railgate_node_report::NodeReport;
 use railgate_node_report::usage::format::Head;
 use railgate_node_report::usage::{Fold, GpuField, GpuFigures, Sample};
+use railgate_node_report::{Hang, HangKind, NodeReport};
 
 use super::place::{TextfileDir, job_file};
-use super::{GpuNow, JobLabel, JobNow, WorkNow, job_page, shown};
+use super::{GpuNow, HangNow, JobLabel, JobNow, WorkNow, job_page, shown};
 use crate::MetricsConfig;
 
 /// Metrics file of a job, from the first samples of its sampler to its end.
@@ -26,6 +26,8 @@ pub struct JobFile {
     locked: BTreeMap<String, FileLock>,
     job: JobNow,
     start: UnixMillis,
+    /// What keeps ranks waiting, and since when.
+    hang: Option<(HangKind, UnixMillis)>,
     fold: Fold,
 }
 
@@ -56,6 +58,7 @@ impl JobFile {
                 ..JobNow::default()
             },
             start: report.start,
+            hang: None,
             fold: Fold::default(),
         }))
     }
@@ -77,13 +80,22 @@ impl JobFile {
         self.job.work = work;
     }
 
+    /// Sets the hang that has not ended; `None` if there is none.
+    pub fn hangs(&mut self, hang: Option<&Hang>) {
+        self.hang = hang.map(|hang| (hang.kind, hang.since));
+    }
+
     fn write(&mut self, head: &Head) -> io::Result<()> {
         let Some(sample) = self.fold.take() else { return Ok(()) };
         let labels = shown(&self.config.labels, &self.locks);
         let named = labels.contains(&JobLabel::Job);
         let end = sample.end().saturating_sub(self.start);
+        let seconds = |milliseconds| std::time::Duration::from_millis(milliseconds).as_secs_f64();
         let mut job = self.job.clone();
-        job.running_s = std::time::Duration::from_millis(end).as_secs_f64();
+        job.running_s = seconds(end);
+        let hang = self.hang;
+        job.hang =
+            hang.map(|(kind, since)| HangNow { kind, seconds: seconds(sample.end().saturating_sub(since)) });
         job.host = sample.host;
         for (gpu, values) in head.gpus.iter().zip(sample.gpus) {
             if !self.may_write(&gpu.uuid, named) {

@@ -23,7 +23,7 @@ mod work;
 
 pub use config::MetricsConfig;
 pub use controller::{CONTROLLER_METRICS, Decisions, controller_page};
-pub use job::{GpuNow, JOB_METRICS, JobLabel, JobNow, job_page};
+pub use job::{GpuNow, HangNow, JOB_METRICS, JobLabel, JobNow, job_page};
 pub use job_file::JobFile;
 pub use node::{CheckCounts, NODE_METRICS, NodeState, OpenFinding, node_page};
 pub use page::{Kind, Metric, Series};

@@ -46,6 +46,40 @@ pub struct Hang {
     /// What it was concluded from, one sentence each.
     #[serde(default)]
     pub signs: Vec<String>,
+    /// What the guard did about it; `None`: nothing but naming it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub act: Option<HangAct>,
+}
+
+/// What the guard did about a hang. Written before the steps are ended, and again with the outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HangAct {
+    /// When.
+    pub time: UnixMillis,
+    /// Kind of act.
+    pub what: HangActKind,
+    /// Whose wish it was; of steps that were not ended, why.
+    pub why: String,
+}
+
+/// Kinds of [`HangAct`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HangActKind {
+    /// The steps of the job were ended, or are about to be.
+    Ended,
+    /// They were to be ended, and were not.
+    NotEnded,
+}
+
+impl HangAct {
+    /// What was done: `the guard ended the job's steps (--railgate-hang=end)`.
+    pub fn sentence(&self) -> String {
+        match self.what {
+            HangActKind::Ended => format!("the guard ended the job's steps ({})", self.why),
+            HangActKind::NotEnded => format!("the guard did not end the job's steps: {}", self.why),
+        }
+    }
 }
 
 /// What keeps the ranks waiting.
@@ -67,6 +101,18 @@ pub enum HangKind {
 }
 
 impl HangKind {
+    /// Its name in JSON and metrics.
+    pub fn id(self) -> &'static str {
+        match self {
+            HangKind::Gone => "gone",
+            HangKind::Stopped => "stopped",
+            HangKind::Behind => "behind",
+            HangKind::AllWait => "all-wait",
+            HangKind::Blocked => "blocked",
+            HangKind::Storage => "storage",
+        }
+    }
+
     /// Whether it is called a hang. A wait for storage is only named.
     pub fn is_hang(self) -> bool {
         self != HangKind::Storage
@@ -208,6 +254,9 @@ impl Hang {
         self.signs.iter_mut().for_each(|sign| sign.truncate(sign.floor_char_boundary(MOST_SIGN)));
         let name = |text: &mut String| text.truncate(text.floor_char_boundary(MOST_NAME));
         self.culprits.iter_mut().filter_map(|one| one.kernel.as_mut()).for_each(name);
+        if let Some(act) = &mut self.act {
+            act.why.truncate(act.why.floor_char_boundary(MOST_SIGN));
+        }
         if let Some(operation) = &mut self.operation {
             name(&mut operation.communicator);
             name(&mut operation.op);
@@ -230,6 +279,7 @@ mod tests {
             waiting_gpus: 7,
             operation: Some(WaitedIn { op: "x".repeat(100), ..WaitedIn::default() }),
             signs: vec!["y".repeat(1000); 20],
+            act: Some(HangAct { time: 1, what: HangActKind::NotEnded, why: "z".repeat(1000) }),
         }
     }
 
@@ -240,6 +290,7 @@ mod tests {
         assert_eq!((hangs.list.len(), hangs.more), (16, 4));
         let one = &hangs.list[0];
         assert_eq!((one.culprits.len(), one.signs.len(), one.signs[0].len()), (16, 8, 240));
+        assert_eq!(one.act.as_ref().unwrap().why.len(), 240);
         assert_eq!(one.culprits[0].kernel.as_ref().unwrap().len(), 64);
         assert_eq!(one.operation.as_ref().unwrap().op.len(), 64);
         let many = Hangs { list: vec![hang(1); 20], more: 1 }.bounded();

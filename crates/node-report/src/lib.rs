@@ -36,7 +36,7 @@ pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, RunGpus, Window, gp
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};
-pub use hangs::{Culprit, Hang, HangKind, Hangs, WaitedIn};
+pub use hangs::{Culprit, Hang, HangAct, HangActKind, HangKind, Hangs, WaitedIn};
 pub use job_log::{JobLog, LogError, LogFound};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, GateRun, KernelEvents, MissingPart, NodeReport, Options, REPORT_SCHEMA,

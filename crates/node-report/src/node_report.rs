@@ -181,6 +181,9 @@ pub struct Options {
     pub gate: String,
     /// `auto`, `never` or a number of restarts.
     pub requeue: String,
+    /// `--railgate-hang`: `report`, `notify`, `end`, `end,after=600s`; `None`: not requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hang: Option<String>,
 }
 
 /// One check run of the gate.

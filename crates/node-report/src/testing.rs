@@ -162,7 +162,7 @@ pub fn part(node: &str, job: &Job, faults: &str, findings: Vec<Finding>, status:
     report.run = format!("{}-1800000000", job.restarts);
     report.boot_id.clone_from(&before.boot_id);
     report.end = Some(START + HOUR);
-    report.options = Options { profile: None, gate: "quick".to_owned(), requeue: "auto".to_owned() };
+    report.options = Options { gate: "quick".to_owned(), requeue: "auto".to_owned(), ..Options::default() };
     report.prolog = Some(look(Phase::Prolog, START, vec![]));
     report.kernel = kernel_events(&now, START, job, &StatsConfig::default());
     let look = look(Phase::Epilog, START + HOUR, findings);

@@ -213,6 +213,12 @@ impl FirstError {
     }
 }
 
+/// Whether the error is only a launcher's message that processes were ended, which the guard did.
+pub(crate) fn of_the_guard(attempt: &Attempt, error: &FirstError) -> bool {
+    const LAUNCHERS: [&str; 3] = ["srun-task", "torchrun-failed", "mpirun-process"];
+    attempt.ended.kind == EndKind::Hung && LAUNCHERS.contains(&error.rule.as_str())
+}
+
 /// Whether an end can be explained by an error in the log.
 pub(crate) fn explains(attempt: &Attempt) -> bool {
     match attempt.ended.kind {
@@ -232,6 +238,7 @@ pub(crate) fn explains(attempt: &Attempt) -> bool {
         | EndKind::OutOfMemory
         | EndKind::NodeDied
         | EndKind::Hardware
+        | EndKind::Hung
         | EndKind::Application => true,
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
 fn tone(kind: EndKind) -> &'static str {
     match kind {
         EndKind::Completed => "good",
-        EndKind::Hardware | EndKind::NodeDied => "bad",
+        EndKind::Hardware | EndKind::Hung | EndKind::NodeDied => "bad",
         EndKind::Running | EndKind::Waiting | EndKind::Requeued | EndKind::Cancelled | EndKind::Preempted => {
             "calm"
         }

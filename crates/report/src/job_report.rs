@@ -10,7 +10,7 @@ use railgate_node_report::{
 use railgate_store::{Parts, ReportConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::first_error::{FirstError, explains, first_error, unsearched};
+use crate::first_error::{FirstError, explains, first_error, of_the_guard, unsearched};
 use crate::next_step::{next_steps, request};
 use crate::timeline::{Event, timeline};
 use crate::why::{EndKind, Ended, Next, why_ended};
@@ -251,7 +251,8 @@ impl JobReport {
             attempt.analysis = analysis(attempt, &mut reached, &config.rules);
             attempt.stacks = grouped(&parts.stacks, attempt.attempt);
             if explains(attempt) {
-                attempt.first_error = first_error(attempt, &parts.logs);
+                let found = first_error(attempt, &parts.logs);
+                attempt.first_error = found.filter(|error| !of_the_guard(attempt, error));
                 problems.extend(unsearched(attempt, &parts.logs));
             }
         }

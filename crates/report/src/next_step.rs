@@ -109,8 +109,18 @@ fn of_the_end(report: &JobReport, job: &dyn Display) -> Option<String> {
         EndKind::NodeDied => "submit it again; with #SBATCH --requeue Slurm does that by itself".to_owned(),
         EndKind::Hardware if comes_back(last) => return None,
         EndKind::Hardware => again(last),
+        EndKind::Hung if comes_back(last) => return None,
+        EndKind::Hung => after_hang(last),
         EndKind::Application | EndKind::Unknown => return of_the_exit(report, job, last),
     })
+}
+
+/// Advice after a hang that the guard ended.
+fn after_hang(attempt: &Attempt) -> String {
+    let hangs = attempt.nodes.iter().filter_map(|node| node.hangs.as_ref()).flat_map(|hangs| &hangs.list);
+    let ended = hangs.filter(|hang| hang.act.is_some()).min_by_key(|hang| hang.since);
+    let advice = ended.map(|hang| format!("{}; ", hang.kind.advice())).unwrap_or_default();
+    format!("{advice}then submit it again; with #SBATCH --railgate-requeue=auto it is requeued by itself")
 }
 
 /// Whether the job is requeued, or will be by Slurm or railgate.

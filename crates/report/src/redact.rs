@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_diagnosis::{Analysis, RAIL_IMBALANCE};
 use railgate_model::{Finding, PartName, PciAddress, Reading};
-use railgate_node_report::NodeReport;
+use railgate_node_report::{HangActKind, NodeReport};
 use serde_json::{Map, Value, json};
 
 use crate::exits::ending;
@@ -165,6 +165,10 @@ impl<'r> Pseudonyms<'r> {
             }
             for hang in node.hangs.iter_mut().flat_map(|hangs| &mut hangs.list) {
                 hang.signs.clear();
+                // It may quote Slurm's comment of a node.
+                if let Some(act) = hang.act.as_mut().filter(|act| act.what == HangActKind::NotEnded) {
+                    "a limit of the cluster, or Slurm did not answer".clone_into(&mut act.why);
+                }
                 hang.culprits.iter_mut().for_each(|one| one.kernel = None);
                 hang.operation = hang.operation.take().filter(|operation| is_operation(&operation.op));
             }

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use railgate_model::xid_catalogue::{Owner, explain};
 use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::plain::plain;
-use railgate_node_report::{ActKind, NodeReport};
+use railgate_node_report::{ActKind, HangActKind, NodeReport};
 use serde::{Deserialize, Serialize};
 
 use crate::exits::ending;
@@ -155,6 +155,10 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
     for hang in node.hangs.iter().flat_map(|hangs| &hangs.list) {
         let what = if hang.kind.is_hang() { "the job hangs" } else { "the job waits" };
         push(hang.since, false, Weight::Fail, format!("{what}: {}", plain(&hang.sentence())));
+        if let Some(act) = &hang.act {
+            let weight = if act.what == HangActKind::Ended { Weight::Act } else { Weight::Warn };
+            push(act.time, false, weight, plain(&act.sentence()));
+        }
         if let Some(over) = hang.over {
             push(over, false, Weight::Step, "the ranks continue".to_owned());
         }

@@ -68,6 +68,9 @@ pub struct Run {
     pub gate: String,
     /// `--railgate-requeue` after policy: `auto`, `never` or a number of restarts.
     pub requeue: String,
+    /// `--railgate-hang` after policy: `report`, `notify`, `end`, `end,after=600s`; `None`: the site's default.
+    #[serde(default)]
+    pub hang: Option<String>,
 }
 
 impl Run {
@@ -83,6 +86,7 @@ impl Run {
             profile: None,
             gate: "quick".to_owned(),
             requeue: "auto".to_owned(),
+            hang: None,
         }
     }
 }

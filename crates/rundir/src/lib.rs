@@ -40,8 +40,8 @@ pub use nccl_env::{NcclEnv, ReleaseSetting};
 pub use note::NoteDir;
 pub use open_mode::{OpenMode, told_open_mode};
 pub use options::{
-    BadChoice, CONTROL, CONTROL_GATE, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_PROFILER, CONTROL_REQUEUE,
-    GateChoice, ProfileName, ProfilerChoice, RequeueChoice,
+    BadChoice, CONTROL, CONTROL_GATE, CONTROL_HANG, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_PROFILER,
+    CONTROL_REQUEUE, GateChoice, HangChoice, HangThen, ProfileName, ProfilerChoice, RequeueChoice,
 };
 pub use task_env::{BadTaskEnv, TaskEnv, TaskSetting};
 pub use used::{Used, Winner};

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -8,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Slurm forwards them in the job's control environment, so scripts of slurmd and slurmctld see each name with the
 /// prefix `SPANK_`. Any client can send any text there: root parses it only with these types, and then applies the
 /// site's policy.
-pub const CONTROL: [&str; 4] = [CONTROL_PROFILE, CONTROL_GATE, CONTROL_REQUEUE, CONTROL_PROFILER];
+pub const CONTROL: [&str; 5] =
+    [CONTROL_PROFILE, CONTROL_GATE, CONTROL_REQUEUE, CONTROL_PROFILER, CONTROL_HANG];
 /// Contains a [`ProfileName`].
 pub const CONTROL_PROFILE: &str = "RAILGATE_PROFILE";
 /// Contains a [`GateChoice`].
@@ -17,6 +19,8 @@ pub const CONTROL_GATE: &str = "RAILGATE_GATE";
 pub const CONTROL_REQUEUE: &str = "RAILGATE_REQUEUE";
 /// Contains a [`ProfilerChoice`].
 pub const CONTROL_PROFILER: &str = "RAILGATE_PROFILER";
+/// Contains a [`HangChoice`].
+pub const CONTROL_HANG: &str = "RAILGATE_HANG";
 
 /// Contains [`OpenMode::as_str`](crate::OpenMode::as_str).
 pub const CONTROL_OPEN_MODE: &str = "RAILGATE_OPEN_MODE";
@@ -170,6 +174,70 @@ impl FromStr for RequeueChoice {
     }
 }
 
+/// `--railgate-hang`: what follows when the job hangs, and after which time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HangChoice {
+    /// What follows.
+    pub then: HangThen,
+    /// How long the job hangs before its steps are ended; `None`: the site's time.
+    pub after: Option<Duration>,
+}
+
+/// What follows a hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HangThen {
+    /// The report names it.
+    Report,
+    /// A line in the job's own output names it as well.
+    Notify,
+    /// The job's steps are ended.
+    End,
+}
+
+/// Limits of `after=`: shorter times would end a job before its stacks are taken.
+const HANG_AFTER: std::ops::RangeInclusive<u64> = 30..=86_400;
+
+impl fmt::Display for HangChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.then {
+            HangThen::Report => "report",
+            HangThen::Notify => "notify",
+            HangThen::End => "end",
+        })?;
+        self.after.map_or(Ok(()), |after| write!(f, ",after={}s", after.as_secs()))
+    }
+}
+
+impl FromStr for HangChoice {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadChoice> {
+        const EXPECTED: BadChoice =
+            BadChoice("report, notify, end, or end,after=10m (a number of s, m or h, 30s to 24h)");
+        match text {
+            "report" => return Ok(HangChoice { then: HangThen::Report, after: None }),
+            "notify" => return Ok(HangChoice { then: HangThen::Notify, after: None }),
+            "end" => return Ok(HangChoice { then: HangThen::End, after: None }),
+            _ => {}
+        }
+        let time = text.strip_prefix("end,after=").ok_or(EXPECTED)?;
+        let (number, unit) = time.split_at_checked(time.len().wrapping_sub(1)).ok_or(EXPECTED)?;
+        let unit = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            _ => return Err(EXPECTED),
+        };
+        // `parse` alone would accept "+3".
+        if number.len() > 6 || !number.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(EXPECTED);
+        }
+        let seconds = number.parse::<u64>().map_err(|_| EXPECTED)? * unit;
+        let after = HANG_AFTER.contains(&seconds).then(|| Duration::from_secs(seconds));
+        Ok(HangChoice { then: HangThen::End, after: Some(after.ok_or(EXPECTED)?) })
+    }
+}
+
 /// `--railgate-profile`: the name of a set of NCCL settings that the site offers. The valid names are known only on
 /// the nodes; this type only ensures that it is a name and cannot be a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,6 +288,10 @@ mod tests {
             assert_eq!(text.parse::<RequeueChoice>().unwrap().to_string(), text);
         }
         assert_eq!("0".parse(), Ok(RequeueChoice::Never));
+        for text in ["report", "notify", "end", "end,after=600s"] {
+            assert_eq!(text.parse::<HangChoice>().unwrap().to_string(), text);
+        }
+        assert_eq!("end,after=10m".parse::<HangChoice>().unwrap().to_string(), "end,after=600s");
         assert_eq!("h100-sxm".parse::<ProfileName>().unwrap().as_str(), "h100-sxm");
     }
 
@@ -230,6 +302,13 @@ mod tests {
         }
         for text in ["", "+3", "-1", "101", "3 ", "0x1", "99999999999999999999", "always"] {
             assert!(text.parse::<RequeueChoice>().is_err(), "{text:?}");
+        }
+        let hang =
+            ["", "End", "end,", "end,after=", "end,after=s", "end,after=5", "end,after=+5m", "end,after=29s"];
+        let more =
+            ["end,after=25h", "end,after=9999999s", "report,after=5m", "end,after=5m,", "end,after=5é"];
+        for text in hang.iter().chain(&more) {
+            assert!(text.parse::<HangChoice>().is_err(), "{text:?}");
         }
         for text in ["", "../etc/passwd", "-x", "H100", "a b", "a\0", &"a".repeat(41)] {
             assert!(text.parse::<ProfileName>().is_err(), "{text:?}");

@@ -10,7 +10,7 @@ use crate::check_run::{CheckRun, Purpose, check_node, settle};
 use crate::metrics::{Held, publish};
 use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
-use crate::{Config, Episode, FindingHistory, History, Places, now};
+use crate::{Config, Episode, FindingHistory, History, Places, hang_end, now};
 
 /// Whether railgate may change anything on this node now. A refusal gives the reason for the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {
@@ -176,6 +176,7 @@ pub fn periodic(config: &Config, places: &Places, env: &Env, node: &str, phase: 
         sweep_daily(config, places);
     }
     stale_runs(config, places, env, node, until);
+    hang_end::forget_old(config, places, env, node, until);
     Periodic { check_run, settled, drained }
 }
 

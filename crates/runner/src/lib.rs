@@ -9,6 +9,7 @@ mod calibrations;
 mod check_run;
 mod config;
 mod finding_history;
+mod hang_end;
 mod history;
 mod hook;
 mod logging;
@@ -30,6 +31,7 @@ pub use calibrations::{calibrated_cards, gpu_figures, keep_calibration};
 pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
 pub use finding_history::{Count, Episode, FindingHistory, Given};
+pub use hang_end::{HungJob, guard_of_job};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
@@ -49,5 +51,6 @@ pub use sampler::{
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_store::TASKS.to_vec();
     tasks.extend([notify::TASK, application::TASK, ranks::TASK]);
+    tasks.extend(hang_end::TASKS);
     tasks
 }

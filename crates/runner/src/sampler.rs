@@ -1,6 +1,7 @@
 //! Starting and ending the sampler: the prolog starts it, the epilog ends it. Neither waits longer than [`PATIENCE`],
 //! and neither depends on it.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -73,6 +74,7 @@ pub fn start_sampler(hook: &Hook, run: &RunDir) -> io::Result<()> {
         .arg(name)
         .env_clear()
         .envs([("PATH", "/usr/bin:/bin"), ("LC_ALL", "C"), ("SLURMD_NODENAME", hook.node.as_str())])
+        .envs(hook.env.get_key_value(OsStr::new("SLURM_CONF")))
         .current_dir("/")
         // slurmd kills the prolog's process group when the prolog has ended.
         .process_group(0)

@@ -14,7 +14,7 @@ use crate::answer::{
 };
 use crate::breaker::{self, Cap};
 use crate::command::{SlurmError, run_bytes};
-use crate::{BreakerConfig, Env, LetThrough, SlurmConfig, hostlist};
+use crate::{BreakerConfig, Env, SlurmConfig, hostlist};
 
 /// Longest AdminComment that is read and therefore ever written, bytes.
 pub(crate) const MAX_ADMIN_COMMENT: usize = 8192;
@@ -137,15 +137,14 @@ impl Client {
         Ok((held_nodes(cluster), caps))
     }
 
-    /// Unfit nodes that the breaker left in service, by name, from the nodes' comments.
+    /// All nodes with their comments, which [`LetThrough`](crate::LetThrough) and [`HangNote`](crate::HangNote) parse.
     ///
     /// # Errors
     /// [`SlurmError`].
-    pub fn let_through(&self) -> Result<BTreeMap<String, LetThrough>, SlurmError> {
+    pub fn comments(&self) -> Result<Vec<(String, String)>, SlurmError> {
         let args = ["-h", "-a", "-N", "-O", answer::COMMENTS_FORMAT];
         let text = self.run_bytes("sinfo", &args, Stdio::null(), Duration::ZERO)?;
-        let notes = answer::comments(&text).into_iter();
-        Ok(notes.filter_map(|(node, comment)| Some((node, LetThrough::parse(&comment)?))).collect())
+        Ok(answer::comments(&text))
     }
 
     /// The cap of `[breaker]` that forbids a drain of the node now; `None` if it is allowed.
@@ -416,6 +415,18 @@ impl Client {
     /// [`SlurmError`].
     pub fn cancel(&self, job: &JobRef) -> Result<(), SlurmError> {
         self.run("scancel", &[&job.0]).map(drop)
+    }
+
+    /// Sends a signal to the tasks of a step; without a step, to the batch script of the job and to all its children.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn signal(&self, job: u32, step: Option<u32>, signal: &str) -> Result<(), SlurmError> {
+        let done = match step {
+            Some(step) => self.run("scancel", &["--signal", signal, &format!("{job}.{step}")]),
+            None => self.run("scancel", &["--full", "--signal", signal, &job.to_string()]),
+        };
+        done.map(drop)
     }
 
     /// Sets fields of a job.

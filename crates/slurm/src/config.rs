@@ -27,6 +27,8 @@ pub struct SlurmConfig {
     pub allow_profile: bool,
     /// Whether users may request the NCCL profiler plugin where the site does not enable it by default.
     pub allow_profiler: bool,
+    /// Whether users may request that the steps of a job that hangs are ended.
+    pub allow_hang_end: bool,
 }
 
 impl Default for SlurmConfig {
@@ -40,6 +42,7 @@ impl Default for SlurmConfig {
             allow_gate: users.allow_gate,
             allow_profile: users.allow_profile,
             allow_profiler: users.allow_profiler,
+            allow_hang_end: users.allow_hang_end,
         }
     }
 }
@@ -64,6 +67,7 @@ impl SlurmConfig {
             allow_gate: self.allow_gate.clone(),
             allow_profile: self.allow_profile,
             allow_profiler: self.allow_profiler,
+            allow_hang_end: self.allow_hang_end,
         }
     }
 }

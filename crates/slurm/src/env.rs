@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use railgate_model::{Allocation, GpuId, Job};
-use railgate_rundir::{ProfileName, ProfilerChoice};
+use railgate_rundir::{HangChoice, HangThen, ProfileName, ProfilerChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::{Consent, GateLevel, hostlist};
@@ -148,6 +148,8 @@ pub struct Asked {
     pub requeue: Option<Consent>,
     /// `SPANK_RAILGATE_PROFILER`.
     pub profiler: Option<ProfilerChoice>,
+    /// `SPANK_RAILGATE_HANG`.
+    pub hang: Option<HangChoice>,
     /// Options that could not be parsed, one line each, for the log.
     pub ignored: Vec<String>,
 }
@@ -168,6 +170,9 @@ impl Asked {
         }
         if let Some(value) = asked.option(env, "SPANK_RAILGATE_PROFILER") {
             asked.profiler = asked.known("SPANK_RAILGATE_PROFILER", &value, value.parse().ok());
+        }
+        if let Some(value) = asked.option(env, "SPANK_RAILGATE_HANG") {
+            asked.hang = asked.known("SPANK_RAILGATE_HANG", &value, value.parse().ok());
         }
         asked
     }
@@ -202,6 +207,8 @@ pub struct UserPolicy {
     pub allow_profile: bool,
     /// Whether users may request the NCCL profiler plugin where the site does not enable it by default.
     pub allow_profiler: bool,
+    /// Whether users may request that the steps of a job that hangs are ended.
+    pub allow_hang_end: bool,
 }
 
 impl Default for UserPolicy {
@@ -211,6 +218,7 @@ impl Default for UserPolicy {
             allow_gate: vec![GateLevel::Quick, GateLevel::Full],
             allow_profile: true,
             allow_profiler: true,
+            allow_hang_end: true,
         }
     }
 }
@@ -226,6 +234,8 @@ pub struct Granted {
     pub requeue: Consent,
     /// The owner's choice about the NCCL profiler plugin; `None`: the site's default applies.
     pub profiler: Option<ProfilerChoice>,
+    /// What follows a hang of the job; `None`: the site's default applies.
+    pub hang: Option<HangChoice>,
     /// Options that were refused, one line each, for the job's owner and the log.
     pub refused: Vec<String>,
 }
@@ -238,7 +248,7 @@ impl UserPolicy {
             Some(level) if level == self.default_gate || self.allow_gate.contains(&level) => level,
             Some(level) => {
                 refused.push(format!(
-                    "--railgate-gate={level} is not allowed here, {} it is",
+                    "--railgate-gate={level} is not allowed here, {} applies",
                     self.default_gate
                 ));
                 self.default_gate
@@ -254,7 +264,14 @@ impl UserPolicy {
         };
         // The shipped templates request it on every cluster, so a refusal by the site is not worth a message.
         let profiler = asked.profiler.filter(|choice| self.allow_profiler || *choice == ProfilerChoice::Off);
-        Granted { profile, gate, requeue: asked.requeue.unwrap_or(requeue), profiler, refused }
+        let hang = match asked.hang {
+            Some(choice) if choice.then == HangThen::End && !self.allow_hang_end => {
+                refused.push(format!("--railgate-hang={choice} is not allowed here, notify applies"));
+                Some(HangChoice { then: HangThen::Notify, after: None })
+            }
+            choice => choice,
+        };
+        Granted { profile, gate, requeue: asked.requeue.unwrap_or(requeue), profiler, hang, refused }
     }
 }
 
@@ -441,6 +458,12 @@ mod tests {
             assert_eq!(policy.grant(&asked, Consent::Never).profiler, bounded);
             assert_eq!(UserPolicy::default().grant(&asked, Consent::Never).profiler, free);
         }
+        let asked = Asked::from_env(&env(&[("SPANK_RAILGATE_HANG", "end,after=10m")]));
+        let ends = "end,after=10m".parse().ok();
+        assert_eq!(UserPolicy::default().grant(&asked, Consent::Never).hang, ends);
+        let bounded =
+            UserPolicy { allow_hang_end: false, ..UserPolicy::default() }.grant(&asked, Consent::Never);
+        assert_eq!((bounded.hang, bounded.refused.len()), ("notify".parse().ok(), 1));
         let asked = Asked::from_env(&env(&[
             ("SPANK_RAILGATE_GATE", "off"),
             ("SPANK_RAILGATE_PROFILE", "debug"),

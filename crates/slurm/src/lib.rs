@@ -11,6 +11,7 @@ mod config;
 mod drain;
 pub mod effect;
 mod env;
+mod hang_notes;
 pub mod hostlist;
 mod ledger;
 mod let_through;
@@ -32,6 +33,7 @@ pub use drain::{Acting, DrainDesk, DrainOutcome, Pending, Stage};
 pub use env::{
     Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, cpus_of_node, job_from_env, node_name,
 };
+pub use hang_notes::{HangLimits, HangNote, HangStage};
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
 pub use let_through::LetThrough;
 /// Options of users, parsed in one place for the plugin, the prolog and the controller.

@@ -9,6 +9,8 @@ use crate::{Acting, Consent, ExitCodes, JobState, RequeueConfig, Used};
 
 /// Signals that Slurm, the job's owner or the kernel's out-of-memory killer sends to a batch script.
 const SENT_BY_SLURM: [u32; 9] = [1, 2, 9, 10, 12, 15, 18, 20, 24];
+/// Signals with which the guard ends a batch script.
+const SENT_BY_GUARD: [u32; 2] = [9, 15];
 /// Slurm's code for a job that ran out of memory, in place of a signal.
 const OUT_OF_MEMORY: u32 = 125;
 
@@ -67,6 +69,8 @@ pub struct Facts<'a> {
     pub keeps_log: bool,
     /// Evidence of the nodes.
     pub evidence: &'a [NodeEvidence],
+    /// The node whose guard ended the job because it hung; `None`: it did not.
+    pub hung_on: Option<&'a str>,
     /// The used part of the budget.
     pub used: Used,
     /// Whether anything may be changed.
@@ -149,7 +153,8 @@ pub fn fatal<'a>(
 }
 
 /// Whether the job could be requeued at all; `Err` gives the reason. Needs only the job itself, so that the
-/// controller does not wait for the nodes of a job that will not be requeued.
+/// controller does not wait for the nodes of a job that will not be requeued. `hung`: the guard ended the job, so a signal
+/// that ended its script is not its owner's.
 ///
 /// # Errors
 /// The explanation for [`Decision::Leave`].
@@ -159,6 +164,7 @@ pub fn may_be_requeued(
     attempt: u32,
     job: &JobState,
     consent: Consent,
+    hung: bool,
 ) -> Result<(), String> {
     let Some(status) = exit.job else { return Err("Slurm gave no exit code".to_owned()) };
     if status == 0 {
@@ -167,7 +173,8 @@ pub fn may_be_requeued(
     if exit.signal() == Some(OUT_OF_MEMORY) {
         return Err("it ran out of memory".to_owned());
     }
-    if let Some(signal) = exit.signal().filter(|signal| SENT_BY_SLURM.contains(signal)) {
+    let by_guard = |signal: &u32| hung && SENT_BY_GUARD.contains(signal);
+    if let Some(signal) = exit.signal().filter(|signal| SENT_BY_SLURM.contains(signal) && !by_guard(signal)) {
         return Err(format!("its script was ended by signal {signal}, which Slurm or its owner sends"));
     }
     if let Some(state) = job.state.split('+').find(|state| FINAL.contains(state)) {
@@ -207,15 +214,20 @@ pub fn may_be_requeued(
 
 /// Decides whether the job is requeued.
 pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
-    if let Err(why) = may_be_requeued(config, facts.exit, facts.attempt, facts.job, facts.consent) {
+    let hung = facts.hung_on.is_some();
+    if let Err(why) = may_be_requeued(config, facts.exit, facts.attempt, facts.job, facts.consent, hung) {
         return Decision::Leave { why };
     }
     let fatal = fatal(facts.evidence, facts.job, config);
-    if fatal.is_empty() {
+    if fatal.is_empty() && !hung {
         return Decision::Leave { why: without_cause(config, facts) };
     }
     let mut blamed: Vec<String> =
         fatal.iter().map(|item| format!("{} on {}", item.subject, item.node)).collect();
+    // A hang alone excludes no node: its cause is usually the program.
+    blamed.extend(
+        facts.hung_on.filter(|_| fatal.is_empty()).map(|node| format!("hung, ended by the guard of {node}")),
+    );
     blamed.sort_unstable();
     blamed.dedup();
     let blamed = if blamed.len() > 4 {
@@ -357,6 +369,7 @@ mod tests {
         consent: Consent,
         keeps_log: bool,
         evidence: Vec<NodeEvidence>,
+        hung_on: Option<&'static str>,
         used: Used,
         acting: Acting,
         config: RequeueConfig,
@@ -370,6 +383,7 @@ mod tests {
                 consent: Consent::Auto,
                 keeps_log: true,
                 evidence: vec![lost("n2")],
+                hung_on: None,
                 used: Used::default(),
                 acting: Acting::Allowed,
                 config: RequeueConfig::default(),
@@ -387,6 +401,7 @@ mod tests {
                 consent: case.consent,
                 keeps_log: case.keeps_log,
                 evidence: &case.evidence,
+                hung_on: case.hung_on,
                 used: case.used,
                 acting: &case.acting,
             },
@@ -439,6 +454,29 @@ mod tests {
             assert!(matches!(outcome(&case), Decision::Leave { .. }), "{name}: {:?}", outcome(&case));
             assert!(!outcome(&case).why().contains("signal 125"), "{name}: it is no signal");
         }
+    }
+
+    #[test]
+    fn a_job_that_the_guard_ended_is_requeued_without_excluding_a_node() {
+        let hung = |status| Case { status, evidence: vec![], hung_on: Some("n1"), ..Case::default() };
+        for status in [143 << 8, 1 << 8, 15, 9] {
+            let why = "hung, ended by the guard of n1; restart 1 of 3".to_owned();
+            assert_eq!(outcome(&hung(status)), Decision::Requeue { exclude: vec![], why }, "{status}");
+        }
+        // Ended by others all the same.
+        for case in [hung(0), hung(2), hung(125), Case { consent: Consent::Never, ..hung(143 << 8) }] {
+            assert!(matches!(outcome(&case), Decision::Leave { .. }), "{}", case.status);
+        }
+        assert!(matches!(
+            outcome(&Case { used: Used { deaths: 3, moves: 0 }, ..hung(15) }),
+            Decision::Hold { .. }
+        ));
+        // Evidence of hardware names the node, and excludes it if it still takes jobs.
+        let undrained = NodeEvidence { held: false, ..lost("n2") };
+        let case = Case { evidence: vec![undrained], ..hung(143 << 8) };
+        assert!(
+            matches!(outcome(&case), Decision::Requeue { exclude, why } if exclude == ["n2"] && why.starts_with("gpu-lost@3"))
+        );
     }
 
     #[test]

@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use railgate_model::{Class, Phase, Severity};
 use railgate_node_report::DecisionNode;
-use railgate_slurm::{Channel, JobState, NodeEvidence, NodeState, Reason, Weight, fatal, hostlist, weigh};
+use railgate_slurm::{
+    Channel, HangNote, HangStage, JobState, NodeEvidence, NodeState, Reason, Weight, fatal, hostlist, weigh,
+};
 use railgate_store::{Asked, NodeWord, Words, load_words};
 
 use crate::call::Call;
@@ -19,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Tolerance, seconds: slurmctld stamps drain reasons and job starts in whole seconds.
 const SECOND: u64 = 1;
 
+/// Longest time from the guard's decision to the end of the job, seconds: Slurm waits for its processes to end (`KillWait`), and scripts
+/// clean up. A job that ends later ended for another reason.
+const ENDS_WITHIN: u64 = 600;
+
 /// Evidence from the nodes of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
@@ -30,6 +36,8 @@ pub(crate) struct Gathered {
     pub(crate) problems: Vec<String>,
     /// Names nodes whose evidence could not be read, for the decision.
     pub(crate) untold: Option<String>,
+    /// The node whose guard ended the job because it hung.
+    pub(crate) hung_on: Option<String>,
 }
 
 /// Queries slurmctld for the nodes' reasons (one query) and reads the node reports.
@@ -38,6 +46,7 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
     let states = states(call, &mut found.problems);
     let start = job.first().and_then(|job| job.start);
     let ids: Vec<u32> = job.iter().map(|job| job.id).collect();
+    found.hung_on = hung_on(&states, &ids, job.first().and_then(|job| job.end));
     let mut shared: HashSet<String> = HashSet::new();
     for state in &states {
         let item = from_reason(state, &ids, start);
@@ -123,6 +132,17 @@ pub(crate) fn states_of(call: &Call, nodelist: &str, problems: &mut Vec<String>)
         problems.push(why.to_string());
         Vec::new()
     })
+}
+
+/// The first node whose guard ended the job, shortly before its end. Only root and SlurmUser write comments of nodes.
+pub(crate) fn hung_on(states: &[NodeState], ids: &[u32], end: Option<u64>) -> Option<String> {
+    let ended_it = |note: &HangNote| {
+        note.stage == HangStage::Ended
+            && ids.contains(&note.job)
+            && end.is_none_or(|end| (note.time..=note.time + ENDS_WITHIN).contains(&(end + SECOND)))
+    };
+    let mut by = states.iter().filter(|state| HangNote::all(&state.comment).iter().any(ended_it));
+    by.next().map(|state| state.name.clone())
 }
 
 /// Evidence in a drain reason: only the epilog of a node on which the job failed names it in a reason of phase

@@ -10,7 +10,7 @@ use railgate_slurm::{
 };
 
 use crate::call::Call;
-use crate::evidence::{Gathered, gather, states};
+use crate::evidence::{Gathered, gather, hung_on, states};
 use crate::kept_log::keeps_log;
 use crate::record::{Record, blamed, budget, decision, entry, not_counted};
 use crate::requeued;
@@ -32,7 +32,8 @@ pub(crate) fn handle(call: &Call) {
     if put_back_already(call, leader) {
         return requeued::explain(call, leader);
     }
-    if let Err(why) = allowed(call, leader, call.consent) {
+    if let Err(why) = allowed(call, leader, call.consent, false).or_else(|why| after_signal(call, &job, why))
+    {
         return if_not_refused(call, |refused| leave(call, format!("{refused}{why}"), Some(leader)));
     }
     let waited = for_nodes(call, job);
@@ -96,8 +97,9 @@ fn leave(call: &Call, why: String, job: Option<&JobState>) {
         state: job.map(shown),
         request: job.map(|job| job.request.clone()).unwrap_or_default(),
         discounted: Vec::new(),
-        not_asked: job
-            .is_some_and(|job| call.consent == Consent::Never && allowed(call, job, Consent::Auto).is_ok()),
+        not_asked: job.is_some_and(|job| {
+            call.consent == Consent::Never && allowed(call, job, Consent::Auto, false).is_ok()
+        }),
         used: None,
         nodes: &[],
         waited: Duration::ZERO,
@@ -131,6 +133,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
         consent: call.consent,
         keeps_log: true,
         evidence: &found.evidence,
+        hung_on: found.hung_on.as_deref(),
         used,
         acting: &call.acting,
     };
@@ -173,8 +176,22 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
     }
 }
 
-fn allowed(call: &Call, job: &JobState, consent: Consent) -> Result<(), String> {
-    may_be_requeued(&call.config.requeue, call.exit, call.job.restarts, job, consent)
+fn allowed(call: &Call, job: &JobState, consent: Consent, hung: bool) -> Result<(), String> {
+    may_be_requeued(&call.config.requeue, call.exit, call.job.restarts, job, consent, hung)
+}
+
+/// Whether the guard sent the signal that ended the script; `why` if it did not, or another reason is against a requeue.
+fn after_signal(call: &Call, job: &[JobState], why: String) -> Result<(), String> {
+    let Some(leader) = job.first() else { return Err(why) };
+    if call.exit.signal().is_none() || allowed(call, leader, call.consent, true).is_err() {
+        return Err(why);
+    }
+    let ids: Vec<u32> = job.iter().map(|job| job.id).collect();
+    let mut problems = Vec::new();
+    match hung_on(&states(call, &mut problems), &ids, leader.end) {
+        Some(_) => Ok(()),
+        None => Err(why),
+    }
 }
 
 /// How long the attempt ran; `None` if unknown.
@@ -281,6 +298,42 @@ mod tests {
         scene.jobs(&[job(&[("NodeList", "n[1-2]"), ("Reason", "OutOfMemory")])]);
         handle(&scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
+    }
+
+    #[test]
+    fn a_job_that_the_guard_ended_is_requeued() {
+        let hung = |status: &str, stage: &str| {
+            let scene = Scene::new(status, "0");
+            let comment = format!("railgate: hangs: 7 {stage} 2026-11-21T01:09:50Z");
+            let n1 = node("n1", "IDLE", "").replace('\n', &format!(" Comment={comment}\n"));
+            scene.file("nodes", &(n1 + &node("n2", "IDLE", "")));
+            scene
+        };
+        for status in ["36608", "15", "9"] {
+            let scene = hung(status, "ended");
+            handle(&scene.call());
+            assert_eq!(scene.changes()[0], "requeue 7", "{status}");
+            let ledger = scene.ledger();
+            assert_eq!((ledger.len(), ledger[0].event), (1, Event::Death));
+            assert!(
+                ledger[0].blamed.is_empty() && ledger[0].why.starts_with("hung, ended by the guard of n1")
+            );
+        }
+        // Named and not ended; ended long before; another signal; no consent.
+        let scene = hung("15", "hangs");
+        handle(&scene.call());
+        assert!(scene.changes().is_empty());
+        let scene = hung("36608", "ended");
+        scene.file(
+            "nodes",
+            &std::fs::read_to_string(scene.path("nodes")).unwrap().replace("01:09:50Z", "00:50:00Z"),
+        );
+        handle(&scene.call());
+        assert!(scene.changes().is_empty());
+        let mut scene = hung("36608", "ended");
+        scene.set("SPANK_RAILGATE_REQUEUE", "never");
+        handle(&scene.call());
+        assert!(scene.changes().is_empty());
     }
 
     #[test]

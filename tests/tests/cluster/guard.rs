@@ -4,61 +4,16 @@ use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, REPORTS};
+use railgate_tests::hang::RANK;
 use railgate_tests::poll;
 use serde_json::Value;
 
 use crate::training::{MINUTE, one_line, report};
 
-/// A rank of a silent program. It works on its GPU for twenty seconds; then rank 1 does what `$PLAY` says, and the others wait for
-/// it in a kernel, as in a collective.
-const RANK: &str = r#"#!/usr/bin/python3
-import json, os, signal, sys, time
-rank, play = int(os.environ["SLURM_PROCID"]), os.environ["PLAY"]
-gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[rank]
-place = "/opt/railgate-test/nvml-loads/" + gpu
-done, last = {"metrics": {}, "joules": 0.0, "rest_s": 0.0}, None
-def load(metrics):
-    # Totals go on from one load to the next, as the counters of a GPU do.
-    global last
-    now = time.time_ns()
-    if last:
-        begun, rates = last
-        seconds = (now - begun) / 1e9
-        for metric, rate in rates.items():
-            done["metrics"][metric] = done["metrics"].get(metric, 0.0) + rate * seconds
-        done["joules"] += 130.0 * seconds
-    last = (now, metrics)
-    work = {"metrics": metrics, "clock_mhz": 1980, "power_w": 130.0, "temperature_c": 40, "memory_mib": 1000}
-    text = json.dumps({"pid": os.getpid(), "since": now, "until": now + 600 * 10**9, "work": work, "done": done})
-    with open(f"{place}.{rank}", "w") as file:
-        file.write(text)
-    os.rename(f"{place}.{rank}", place)
-WORKS = {"1": 99.0, "2": 90.0, "3": 40.0, "5": 50.0, "7": 50.0, "10": 25.0}
-WAITS = {"1": 100.0, "2": 12.0, "3": 3.0, "5": 0.0, "7": 0.0, "10": 0.1}
-IDLE = {metric: 0.0 for metric in WORKS}
-load(WORKS)
-print("at work", flush=True)
-time.sleep(20)
-if rank != 1:
-    load(WAITS)
-    goes_on = os.path.expanduser("~/goes-on." + os.environ["SLURM_JOB_ID"])
-    while not os.path.exists(goes_on):
-        time.sleep(0.2)
-    load(WORKS)
-    time.sleep(3)
-    sys.exit(0)
-load(IDLE)
-if play == "leaves":
-    sys.exit(0)
-if play == "stops":
-    os.kill(os.getpid(), signal.SIGSTOP)
-time.sleep(3 if play == "stops" else 600)
-"#;
-
-const CONFIG: &str = "[stats]\nsample = '1s'\n[report]\nlive = '1s'\n\
+pub(crate) const CONFIG: &str = "[stats]\nsample = '1s'\n[report]\nlive = '1s'\n\
                       [guard]\nmode = 'notify'\nafter_exit = '10s'\nafter_stop = '20s'\nafter = '1m'\n";
 
-fn log(cluster: &Cluster, id: u32) -> String {
+pub(crate) fn log(cluster: &Cluster, id: u32) -> String {
     cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default()
 }
 
@@ -75,15 +30,20 @@ fn hangs(cluster: &Cluster, id: u32) -> Result<Value> {
     Ok(report["attempts"][0]["nodes"][0]["hangs"]["list"].clone())
 }
 
+/// Gives all GPUs GPM: without it whether one waits is not known.
+pub(crate) fn with_gpm(cluster: &Cluster) -> Result<()> {
+    for node in cluster.nodes() {
+        cluster.hardware(node)?.works(&[1, 2, 3, 5, 7, 10].map(|metric| (metric, 0.0)))?;
+    }
+    Ok(())
+}
+
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
     let builder = Builder::new(2).config(CONFIG)?.file("/usr/local/bin/rank", RANK);
     builder.test(|cluster| {
-        for node in cluster.nodes() {
-            // Whether a GPU waits is known only with GPM.
-            cluster.hardware(node)?.works(&[1, 2, 3, 5, 7, 10].map(|metric| (metric, 0.0)))?;
-        }
+        with_gpm(cluster)?;
         let alice = cluster.alice();
         let submit = |node: &str, play: &str| {
             let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];

@@ -16,6 +16,7 @@ mod first_error;
 mod forged_lines;
 mod gate;
 mod guard;
+mod hang_end;
 mod hangs;
 mod held_locks;
 mod hostile;

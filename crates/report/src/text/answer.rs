@@ -43,6 +43,7 @@ mod tests {
                 waiting_gpus: 7,
                 operation: None,
                 signs: vec!["the program of rank 3 is stopped (state T)".to_owned()],
+                act: None,
             };
             node.hangs = Some(Hangs { list: vec![hang], more: 0 });
             let report = merged(vec![node], vec![], slurm(state));

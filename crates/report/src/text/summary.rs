@@ -25,7 +25,7 @@ pub fn summary(report: &JobReport) -> Option<String> {
         parts.push(format!("{} attempts", report.attempts.len()));
     }
     // For a fault the node's name is included.
-    if let (EndKind::Hardware | EndKind::NodeDied, Some(proof)) =
+    if let (EndKind::Hardware | EndKind::Hung | EndKind::NodeDied, Some(proof)) =
         (report.ended.kind, report.ended.proof.first())
     {
         parts.push(format!("{}: {}", shorten(&proof.node, 40), shorten(&proof.what, 120)));

@@ -69,5 +69,6 @@ fn hangs(rows: &mut Vec<(&'static str, String)>, node: &NodeReport, hang: &Hang,
         format!("it {verb} since {since} UTC ({lasts}): {sentence} ({})", shorten(&node.node, 40)),
     ));
     rows.extend(hang.signs.iter().map(|sign| ("SIGN", plain(sign))));
+    rows.extend(hang.act.iter().map(|act| ("GUARD", plain(&act.sentence()))));
     rows.push(("DO", hang.kind.advice().to_owned()));
 }

@@ -192,6 +192,7 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
     let mut parts = vec![ended.title().to_owned()];
     for (kinds, what) in [
         (&[EndKind::Hardware, EndKind::NodeDied][..], "lost to hardware"),
+        (&[EndKind::Hung][..], "ended because it hung"),
         (&[EndKind::MovedByGate][..], "refused by the gate"),
     ] {
         match before().filter(|attempt| kinds.contains(&attempt.ended.kind)).count() {

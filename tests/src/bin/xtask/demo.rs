@@ -12,12 +12,19 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use railgate_tests::cluster::{Cluster, Job};
+use railgate_tests::hang::RANK;
 use railgate_tests::{poll, training};
 
 use super::{build, packages};
 
 const NODES: usize = 4;
 const BAD_NODE: &str = "gn2";
+/// The node of the job that hangs.
+const HANG_NODE: &str = "gn4";
+/// The shortest times, so that the demo is short.
+const GUARD: &str = "[stats]\nsample = '1s'\n[guard]\nafter_exit = '10s'\n";
+const HANG: &str = "#SBATCH --railgate-hang=end,after=30s\n#SBATCH --railgate-requeue=auto\n\
+                    #SBATCH --open-mode=append\nsrun rank";
 const TEMPLATE: &str = "sbatch-templates/torchrun-multinode.sbatch";
 const HTML: &str = "railgate-demo-report.html";
 /// File that identifies the kept demo: PID and start time of its first process.
@@ -113,6 +120,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     ));
     let mut builder =
         training::cluster(NODES)?.hardware("h100-sxm").hardware_of(BAD_NODE, "h100-sxm:gpu-lost@3");
+    builder = builder.config(GUARD)?.file("/usr/local/bin/rank", RANK);
     if keep {
         builder = builder.keep();
     }
@@ -127,9 +135,12 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
         fs::read_to_string(build::workspace().join(TEMPLATE)).with_context(|| TEMPLATE.to_owned())?;
     let words = ["-N2", "-o", "training.log", "-J", "training"];
     let alice = cluster.alice();
+    let hang = ["-N1", "-n2", "-w", HANG_NODE, "--gres=gpu:2", "-o", "hang.log", "-J", "hang"];
+    let hung = alice.clone().env("PLAY", "leaves").sbatch(&hang, HANG)?;
+    story.line(&format!("rgalice: sbatch {}   -> job {hung}, which will hang (see below)", hang.join(" ")));
     let id = alice.sbatch(&words, &template)?;
     story.line(&format!("rgalice: sbatch {} {TEMPLATE}   -> job {id}", words.join(" ")));
-    let job = follow(story, &cluster, id)?;
+    let job = follow(story, &cluster, id, "training.log")?;
     story.line(&format!(
         "job {id} ended: {}, on {}, started {} time(s)",
         job.state(),
@@ -149,6 +160,13 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     println!(
         "hardware and training are simulated; Slurm is real, and railgate reads, counts and reports as on real machines"
     );
+    println!("\nmeanwhile one of the two ranks of job {hung} has left, and the other one waits for it:");
+    follow(story, &cluster, hung, "hang.log")?;
+    let report = alice.run(&["railgate", "report", &hung.to_string()])?;
+    println!("\n$ railgate report {hung}");
+    show_head(&report.both());
+    story.go_on()?;
+
     let reasons = cluster.root().run(&["sinfo", "-R", "-o", "%n %u %E"])?.ok()?;
     println!("\n$ sinfo -R\n{}", reasons.trim_end());
     if keep {
@@ -160,8 +178,8 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints the job's state changes until it has ended.
-fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
+/// Prints the job's state changes and its log until it has ended.
+fn follow(story: &Story, cluster: &Cluster, id: u32, log: &str) -> Result<Job> {
     let mut shown = 0;
     let mut job_line = String::new();
     let mut node_lines: BTreeMap<String, String> = BTreeMap::new();
@@ -186,10 +204,10 @@ fn follow(story: &Story, cluster: &Cluster, id: u32) -> Result<Job> {
             story.line(&format!("job {id}: {line}"));
             job_line = line;
         }
-        let output = cluster.output("/home/rgalice/training.log").unwrap_or_default();
+        let output = cluster.output(&format!("/home/rgalice/{log}")).unwrap_or_default();
         let whole = output.rfind('\n').map_or(0, |end| end + 1);
         for line in output.get(shown..whole).unwrap_or_default().lines() {
-            story.line(&format!("  training.log | {line}"));
+            story.line(&format!("  {log} | {line}"));
         }
         shown = whole.max(shown);
         let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&job.state());

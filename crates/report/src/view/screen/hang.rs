@@ -42,8 +42,9 @@ fn row(node: &str, hang: &Hang) -> Row {
         HangKind::Storage => " (not called a hang yet: storage may recover)",
         _ => "",
     };
+    let act = hang.act.as_ref().map(|act| format!("; {}", plain(&act.sentence()))).unwrap_or_default();
     let text = format!(
-        "{}{lasted}{storage}; named after {}",
+        "{}{lasted}{storage}; named after {}{act}",
         plain(&hang.sentence()),
         seconds(hang.since, hang.named)
     );
@@ -69,6 +70,7 @@ mod tests {
             waiting_gpus: 3,
             operation: None,
             signs: Vec::new(),
+            act: None,
         };
         let node = attempt.nodes.first_mut().unwrap();
         let start = 1_700_000_000_000;

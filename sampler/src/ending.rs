@@ -1,0 +1,244 @@
+//! When the steps of a job that hangs are ended.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use railgate_guard::GuardConfig;
+use railgate_model::UnixMillis;
+use railgate_node_report::plain::clock;
+use railgate_node_report::{Hang, HangKind};
+use railgate_runner::{HungJob, append_to_log};
+
+use crate::run::Mine;
+
+/// Least time from the naming of a hang to the end of the steps: stacks are taken, and other nodes announce their hangs.
+const SETTLE: Duration = Duration::from_secs(10);
+/// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default.
+const KILL_AFTER: Duration = Duration::from_secs(30);
+
+/// What to do with a hang, in the order of time.
+#[derive(Debug, Default)]
+enum Stage {
+    /// No hang, or one whose steps are not to be ended.
+    #[default]
+    Idle,
+    /// Other nodes know of it.
+    Announced(HungJob),
+    /// The steps are being ended, since this time.
+    Ending(HungJob, UnixMillis),
+    /// Nothing more is done about it.
+    Done,
+}
+
+/// Ends steps, in a thread that sleeps while its children ask Slurm.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    stage: Stage,
+    worker: Option<JoinHandle<Result<(), String>>>,
+}
+
+/// A hang whose steps are to be ended.
+#[derive(Debug)]
+pub(crate) struct Wish<'a> {
+    pub(crate) config: &'a GuardConfig,
+    /// `--railgate-hang=end` or `[guard] mode = "end"`.
+    pub(crate) whose: &'a str,
+    /// Waits for storage count as well: the owner named a time.
+    pub(crate) storage: bool,
+    /// The step of the ranks.
+    pub(crate) step: &'a str,
+    /// The job's own log.
+    pub(crate) log: Option<PathBuf>,
+}
+
+/// What has to be recorded.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Nothing,
+    /// The steps are to be ended now. [`Ending::begin`] does it, after this has been recorded.
+    Due,
+    /// They were not ended; why.
+    NotEnded(String),
+}
+
+impl Ending {
+    /// Goes on with a hang that has not ended; `None`: there is none.
+    pub(crate) fn step(
+        &mut self,
+        mine: &Mine,
+        wish: &Wish<'_>,
+        hang: Option<&Hang>,
+        now: UnixMillis,
+    ) -> Told {
+        let finished = self.worker.as_ref().is_none_or(JoinHandle::is_finished);
+        if !finished {
+            return Told::Nothing;
+        }
+        let answer = self
+            .worker
+            .take()
+            .map(|worker| worker.join().unwrap_or_else(|_| Err("a thread failed".to_owned())));
+        match (std::mem::take(&mut self.stage), hang) {
+            (Stage::Idle, Some(hang)) => {
+                let (job, node) = (mine.report.job.clone(), mine.report.node.clone());
+                let storage = hang.kind == HangKind::Storage;
+                let hung = HungJob { job, node, storage, named: hang.named };
+                let (announced, log) = (hung.clone(), wish.log.clone());
+                self.stage = Stage::Announced(hung);
+                let (_, not_ended) = lines(&mine.report.node, mine.job, hang, wish.whose);
+                self.work(mine, move || {
+                    announced
+                        .announce()
+                        .inspect_err(|why| tell(&announced, log.as_ref(), &not_ended.replace("WHY", why)))
+                });
+            }
+            (Stage::Announced(hung), None) => self.work(mine, move || hung.withdraw()),
+            (Stage::Announced(hung), Some(hang)) => {
+                if let Some(Err(why)) = answer {
+                    tracing::info!(job = mine.job, "guard: the hang is not announced: {why}");
+                    self.stage = Stage::Done;
+                    return Told::NotEnded(why);
+                }
+                let is_due = is_due(wish, hang, now);
+                self.stage = Stage::Announced(hung);
+                if is_due {
+                    return Told::Due;
+                }
+            }
+            (Stage::Ending(..), _) if matches!(answer, Some(Err(_))) => {
+                self.stage = Stage::Done;
+                let why = answer.and_then(Result::err).unwrap_or_default();
+                tracing::warn!(job = mine.job, "guard: the steps are not ended: {why}");
+                return Told::NotEnded(why);
+            }
+            (Stage::Ending(hung, since), Some(_)) => {
+                if now.saturating_sub(since) < millis(KILL_AFTER) {
+                    self.stage = Stage::Ending(hung, since);
+                } else {
+                    let step = wish.step.to_owned();
+                    self.stage = Stage::Done;
+                    self.work(mine, move || hung.end(&step, true));
+                }
+            }
+            (Stage::Done, Some(_)) => self.stage = Stage::Done,
+            (Stage::Idle | Stage::Ending(..) | Stage::Done, None) => {}
+        }
+        Told::Nothing
+    }
+
+    /// Ends the steps, if the limits of the cluster allow it.
+    pub(crate) fn begin(&mut self, mine: &Mine, wish: &Wish<'_>, hang: &Hang, now: UnixMillis) {
+        let Stage::Announced(hung) = std::mem::take(&mut self.stage) else { return };
+        self.stage = Stage::Ending(hung.clone(), now);
+        let (step, log) = (wish.step.to_owned(), wish.log.clone());
+        let (done, not_done) = lines(&mine.report.node, mine.job, hang, wish.whose);
+        let end = move || {
+            let ended = hung.permit().and_then(|()| {
+                tell(&hung, log.as_ref(), &done);
+                let ended = hung.end(&step, false);
+                if ended.is_err()
+                    && let Err(why) = hung.announce()
+                {
+                    tracing::info!(job = hung.job.id, "guard: the job stays counted as ended: {why}");
+                }
+                ended
+            });
+            if let Err(why) = &ended {
+                tell(&hung, log.as_ref(), &not_done.replace("WHY", why));
+            }
+            ended
+        };
+        self.work(mine, end);
+    }
+
+    fn work(&mut self, mine: &Mine, work: impl FnOnce() -> Result<(), String> + Send + 'static) {
+        match std::thread::Builder::new().stack_size(256 << 10).spawn(work) {
+            Ok(worker) => self.worker = Some(worker),
+            Err(why) => {
+                tracing::warn!(job = mine.job, "guard: {why}");
+                self.stage = Stage::Done;
+            }
+        }
+    }
+}
+
+/// Whether the steps are to be ended now.
+fn is_due(wish: &Wish<'_>, hang: &Hang, now: UnixMillis) -> bool {
+    let kind = hang.kind.is_hang() || wish.storage;
+    kind && now >= hang.named.saturating_add(millis(SETTLE))
+        && now >= hang.since.saturating_add(millis(wish.config.end_after))
+}
+
+fn millis(time: Duration) -> UnixMillis {
+    UnixMillis::try_from(time.as_millis()).unwrap_or(UnixMillis::MAX)
+}
+
+/// Adds a line to the job's log; a file server may not answer, so this is no reason to wait.
+fn tell(hung: &HungJob, log: Option<&PathBuf>, text: &str) {
+    let Some(log) = log else { return };
+    if let Err(why) = append_to_log(&hung.job, log, text) {
+        tracing::info!(job = hung.job.id, "{log:?}: the line about the hang is not written: {why}");
+    }
+}
+
+/// Lines for the job's log if its steps are ended, and if they are not, with `WHY` for the reason.
+fn lines(node: &str, job: u32, hang: &Hang, whose: &str) -> (String, String) {
+    let since = clock(hang.since);
+    let since = since.get(..8).unwrap_or_default();
+    let what = format!("it hangs on {node} since {since} UTC: {} (railgate report {job})", hang.sentence());
+    (
+        format!("railgate: the job's steps are ended by {whose}: {what}"),
+        format!("railgate: the job's steps are not ended, although {whose} asks for it: WHY; {what}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node_report::Culprit;
+
+    use super::*;
+
+    fn hang(kind: HangKind) -> Hang {
+        Hang {
+            kind,
+            since: 1_700_000_000_000,
+            named: 1_700_000_045_000,
+            over: None,
+            culprits: vec![Culprit { rank: 2, ..Culprit::default() }],
+            waiting_gpus: 3,
+            operation: None,
+            signs: Vec::new(),
+            act: None,
+        }
+    }
+
+    #[test]
+    fn steps_are_ended_after_the_chosen_time_and_not_before_the_hang_is_known_elsewhere() {
+        let config =
+            |seconds| GuardConfig { end_after: Duration::from_secs(seconds), ..GuardConfig::default() };
+        let due = |end_after, storage, kind, after_s: u64| {
+            let config = config(end_after);
+            let wish = Wish { config: &config, whose: "", storage, step: "0", log: None };
+            let hang = hang(kind);
+            is_due(&wish, &hang, hang.since + after_s * 1000)
+        };
+        assert!(!due(300, false, HangKind::Stopped, 299) && due(300, false, HangKind::Stopped, 300));
+        assert!(!due(30, false, HangKind::Stopped, 54) && due(30, false, HangKind::Stopped, 55));
+        assert!(!due(300, false, HangKind::Storage, 4000), "storage may recover");
+        assert!(due(300, true, HangKind::Storage, 300), "the owner named a time");
+    }
+
+    #[test]
+    fn the_lines_in_the_log_name_the_wish_and_the_hang() {
+        let (done, not_done) = lines("gn4", 7, &hang(HangKind::Stopped), "--railgate-hang=end");
+        let what = "it hangs on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate report 7)";
+        assert_eq!(done, format!("railgate: the job's steps are ended by --railgate-hang=end: {what}"));
+        assert_eq!(
+            not_done,
+            format!(
+                "railgate: the job's steps are not ended, although --railgate-hang=end asks for it: WHY; {what}"
+            )
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! Jobs that hang and whose steps the guard ends: they come back within their budget, and limits of the cluster hold.
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::hang::RANK;
+use railgate_tests::poll;
+use serde_json::Value;
+
+use crate::guard::{CONFIG, log, with_gpm};
+use crate::training::{MINUTE, one_line, report};
+
+const END: &str =
+    "#SBATCH --railgate-hang=end,after=30s\n#SBATCH --railgate-requeue=auto\n#SBATCH --open-mode=append\n";
+
+fn line(cluster: &Cluster, id: u32, part: &str) -> Result<String> {
+    poll::until(2 * MINUTE, &format!("'{part}' in the log of job {id}"), || {
+        Ok(log(cluster, id).lines().find(|line| line.contains(part)).map(str::to_owned))
+    })
+    .with_context(|| log(cluster, id))
+}
+
+fn comments(cluster: &Cluster) -> Result<String> {
+    cluster.root().run(&["sinfo", "-h", "-N", "-O", "NodeList:8,Comment:200"])?.ok()
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_that_hangs_is_ended_as_its_owner_wishes_and_comes_back() -> Result<()> {
+    let builder = Builder::new(3).config(CONFIG)?.file("/usr/local/bin/rank", RANK);
+    builder.test(|cluster| {
+        with_gpm(cluster)?;
+        let alice = cluster.alice();
+        let submit = |node: &str, play: &str, script: &str| {
+            let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
+            alice.clone().env("PLAY", play).sbatch(&words, &format!("{END}{script}"))
+        };
+        // A comment of the site stays, so nothing can be counted, and nothing is ended.
+        cluster.root().run(&["scontrol", "update", "NodeName=gn3", "Comment=rack 7"])?.ok()?;
+        let with_srun = submit("gn1", "leaves", "srun rank")?;
+        let without_srun = submit("gn2", "stops", "RANK=0 rank & RANK=1 rank & wait")?;
+        let uncounted = submit("gn3", "leaves", "srun rank")?;
+
+        let what = "the process of rank 1 ended with exit code 0, and 1 GPU waits";
+        let said = line(cluster, with_srun, "steps are ended")?;
+        assert!(
+            said.starts_with(
+                "railgate: the job's steps are ended by --railgate-hang=end: it hangs on gn1 since "
+            ) && said.contains(what),
+            "{said}"
+        );
+        let said = line(cluster, uncounted, "steps are not ended")?;
+        assert!(said.contains("the Slurm comment of gn3 is in use: 'rack 7'"), "{said}");
+        for (id, node) in [(with_srun, "gn1"), (without_srun, "gn2")] {
+            cluster.wait_job(id, &["COMPLETED"], 2 * MINUTE).with_context(|| log(cluster, id))?;
+            assert!(log(cluster, id).contains("at work, attempt 1"), "{}", log(cluster, id));
+            let text = poll::until(MINUTE, "the report of both attempts", || {
+                Ok(Some(one_line(&report(&alice, id)?)).filter(|text| text.contains("2 attempts")))
+            })?;
+            assert!(text.contains("HUNG, ended by the guard"), "{text}");
+            assert!(text.contains("the guard ended the job's steps (--railgate-hang=end)"), "{text}");
+            assert!(text.contains(&format!("hung, ended by the guard of {node}; restart 1 of 3")), "{text}");
+            let notes = comments(cluster)?;
+            assert!(notes.contains(&format!("{id} ended ")), "{notes}");
+        }
+        let json = alice.run(&["railgate", "report", &with_srun.to_string(), "--format", "json"])?.ok()?;
+        let json: Value = serde_json::from_str(&json)?;
+        let first = &json["attempts"][0];
+        assert_eq!(
+            (&first["ended"]["kind"], &first["decision"]["what"]),
+            (&"hung".into(), &"requeued".into())
+        );
+        let hang = &first["nodes"][0]["hangs"]["list"][0];
+        assert_eq!(hang["act"]["what"], "ended", "{hang}");
+        let took = hang["act"]["time"].as_u64().zip(hang["since"].as_u64()).map(|(act, since)| act - since);
+        assert!(took.is_some_and(|took| took >= 30_000), "{hang}");
+
+        // The third one still hangs, and its report shows why it was not ended.
+        let told = alice.run(&["railgate", "why", &uncounted.to_string()])?.ok()?;
+        assert!(
+            one_line(&told).contains("GUARD the guard did not end the job's steps: the Slurm comment of gn3"),
+            "{told}"
+        );
+        assert!(comments(cluster)?.contains("rack 7"));
+        alice.run(&["scancel", &uncounted.to_string()])?.ok()?;
+        cluster.wait_job(uncounted, &["CANCELLED"], MINUTE)?;
+        Ok(())
+    })
+}
