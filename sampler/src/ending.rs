@@ -12,8 +12,6 @@ use railgate_runner::{HungJob, append_to_log};
 
 use crate::run::Mine;
 
-/// Least time from the naming of a hang to the end of the steps: stacks are taken, and other nodes announce their hangs.
-const SETTLE: Duration = Duration::from_secs(10);
 /// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default.
 const KILL_AFTER: Duration = Duration::from_secs(30);
 
@@ -100,7 +98,7 @@ impl Ending {
                     self.stage = Stage::Done;
                     return Told::NotEnded(why);
                 }
-                let is_due = is_due(wish, hang, now);
+                let is_due = wish.config.ends(hang, wish.storage, now);
                 self.stage = Stage::Announced(hung);
                 if is_due {
                     return Told::Due;
@@ -163,13 +161,6 @@ impl Ending {
     }
 }
 
-/// Whether the steps are to be ended now.
-fn is_due(wish: &Wish<'_>, hang: &Hang, now: UnixMillis) -> bool {
-    let kind = hang.kind.is_hang() || wish.storage;
-    kind && now >= hang.named.saturating_add(millis(SETTLE))
-        && now >= hang.since.saturating_add(millis(wish.config.end_after))
-}
-
 fn millis(time: Duration) -> UnixMillis {
     UnixMillis::try_from(time.as_millis()).unwrap_or(UnixMillis::MAX)
 }
@@ -211,22 +202,6 @@ mod tests {
             signs: Vec::new(),
             act: None,
         }
-    }
-
-    #[test]
-    fn steps_are_ended_after_the_chosen_time_and_not_before_the_hang_is_known_elsewhere() {
-        let config =
-            |seconds| GuardConfig { end_after: Duration::from_secs(seconds), ..GuardConfig::default() };
-        let due = |end_after, storage, kind, after_s: u64| {
-            let config = config(end_after);
-            let wish = Wish { config: &config, whose: "", storage, step: "0", log: None };
-            let hang = hang(kind);
-            is_due(&wish, &hang, hang.since + after_s * 1000)
-        };
-        assert!(!due(300, false, HangKind::Stopped, 299) && due(300, false, HangKind::Stopped, 300));
-        assert!(!due(30, false, HangKind::Stopped, 54) && due(30, false, HangKind::Stopped, 55));
-        assert!(!due(300, false, HangKind::Storage, 4000), "storage may recover");
-        assert!(due(300, true, HangKind::Storage, 300), "the owner named a time");
     }
 
     #[test]

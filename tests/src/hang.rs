@@ -1,6 +1,6 @@
 //! A program that hangs, for tests and the demo.
 
-/// A rank of a silent program. It works on its GPU for twenty seconds; then rank 1 does what `$PLAY` says, and the others wait for
+/// A rank of a silent program. It works on its GPU for `$WORK_S`, by default twenty seconds; then rank 1 does what `$PLAY` says, and the others wait for
 /// it in a kernel, as in a collective. After a restart it works for three seconds.
 pub const RANK: &str = r#"#!/usr/bin/python3
 import json, os, signal, sys, time
@@ -39,7 +39,7 @@ signal.signal(signal.SIGTERM, ends)
 load(WORKS)
 attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 print(f"rank {rank} at work, attempt {attempt}", flush=True)
-time.sleep(3 if attempt else 20)
+time.sleep(3 if attempt else float(os.environ.get("WORK_S", "20")))
 if attempt:
     load(IDLE)
     sys.exit(0)

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use humantime::format_duration;
-use railgate_model::duration_text;
+use railgate_model::{UnixMillis, duration_text};
+use railgate_node_report::Hang;
 use serde::{Deserialize, Serialize};
 
 /// `[guard]`: finds jobs that hang while they run.
@@ -61,7 +62,17 @@ impl Default for GuardConfig {
     }
 }
 
+/// Least time from the naming of a hang to the end of the steps: stacks are taken, and other nodes announce their hangs.
+const SETTLE: Duration = Duration::from_secs(10);
+
 impl GuardConfig {
+    /// Whether the steps of a job with this hang are to be ended now. `storage`: also if it only waits for storage, because its
+    /// owner named a time.
+    pub fn ends(&self, hang: &Hang, storage: bool, now: UnixMillis) -> bool {
+        let lasts = |since: UnixMillis| Duration::from_millis(now.saturating_sub(since));
+        (hang.kind.is_hang() || storage) && lasts(hang.named) >= SETTLE && lasts(hang.since) >= self.end_after
+    }
+
     /// Values out of range, one line each.
     pub fn problems(&self) -> Vec<String> {
         let limits = [

@@ -446,3 +446,18 @@ fn a_day_of_work_that_waits_has_no_hang() {
         assert_eq!(named.is_empty(), gpus[0] == Idle);
     }
 }
+
+#[test]
+fn steps_are_ended_after_the_chosen_time_and_not_before_the_hang_is_known_elsewhere() {
+    let mut run = Run::rank_2(asleep());
+    run.pass(200);
+    let hang = run.named().unwrap().clone();
+    let after = |seconds: u64| hang.since + seconds * 1000;
+    let config = |seconds| GuardConfig { end_after: Duration::from_secs(seconds), ..GuardConfig::default() };
+    assert!(!config(300).ends(&hang, false, after(299)) && config(300).ends(&hang, false, after(300)));
+    // Named after 150 s.
+    assert!(!config(30).ends(&hang, false, after(159)) && config(30).ends(&hang, false, after(160)));
+    let storage = Hang { kind: HangKind::Storage, ..hang.clone() };
+    assert!(!config(300).ends(&storage, false, after(4000)), "storage may recover");
+    assert!(config(300).ends(&storage, true, after(300)), "the owner named a time");
+}

@@ -108,7 +108,10 @@ impl HangNote {
         let others = |notes: &mut dyn Iterator<Item = &HangNote>| {
             notes.map(|one| one.job).filter(|job| *job != self.job).collect::<BTreeSet<u32>>().len()
         };
-        let near = |one: &&HangNote| one.time.abs_diff(self.time) <= AT_ONCE;
+        let own = all.iter().filter(|one| one.job == self.job && one.stage != HangStage::Ended);
+        let own = own.min().unwrap_or(self);
+        // Named at nearly the same time, however long ago that is: jobs that hang together are left alone together.
+        let near = |one: &&HangNote| one.stage != HangStage::Ended && one.time.abs_diff(own.time) <= AT_ONCE;
         let at_once = others(&mut all.iter().filter(near));
         if at_once >= limits.at_once.try_into().unwrap_or(usize::MAX) {
             return Err(format!(
@@ -116,10 +119,10 @@ impl HangNote {
                 limits.at_once
             ));
         }
-        // One storage system serves many jobs.
-        let storage = others(&mut all.iter().filter(near).filter(|one| one.stage == HangStage::Storage));
-        let own = all.iter().any(|one| one.job == self.job && one.stage == HangStage::Storage);
-        if own && storage > 0 {
+        // One storage system serves many jobs, which reach it at different times.
+        let waits = |one: &&HangNote| one.stage == HangStage::Storage && one.counts(self.time);
+        let storage = others(&mut all.iter().filter(waits));
+        if own.stage == HangStage::Storage && storage > 0 {
             return Err(format!("it waits for storage, and so do {storage} other jobs"));
         }
         let before = |one: &&HangNote| {

@@ -84,7 +84,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let mut rows = vec![ran(report), open("VERDICT", verdict(report, analysis))];
     rows.extend(why::rows(report));
     let of = if report.attempts.len() > 1 { format!("{}: ", why::number(attempt)) } else { String::new() };
-    rows.extend(hang::rows(attempt));
+    rows.extend(hang::rows(&report.attempts));
     rows.extend(phases::line(&of, attempt, analysis).map(|text| open("PHASES", text)));
     rows.push(Row { name: "MODEL", spans: model(&of, analysis) });
     rows.extend(hardware(analysis).map(|text| open("HW", text)));

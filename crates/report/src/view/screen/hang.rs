@@ -3,35 +3,45 @@
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::{clock, float, plain, span};
 use railgate_node_report::stacks::text;
-use railgate_node_report::{Hang, HangKind};
+use railgate_node_report::{Hang, HangKind, NodeReport};
 use railgate_text::shorten;
 
+use super::why::number;
 use super::{Row, Span};
 use crate::Attempt;
 
 /// Maximum number of hangs shown.
 const MOST: usize = 3;
 
-/// Rows of the attempt's hangs, `gn4, 19:44:34 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s`.
-pub(super) fn rows(attempt: &Attempt) -> Vec<Row> {
-    let of = |node: &railgate_node_report::NodeReport| {
-        let hangs = node.hangs.iter().flat_map(|hangs| &hangs.list).cloned();
-        hangs.map(|hang| (node.node.clone(), hang)).collect::<Vec<_>>()
+/// Rows of the hangs of all attempts, and of the stacks that were taken then:
+/// `gn4, 19:44:34 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s`.
+pub(super) fn rows(attempts: &[Attempt]) -> Vec<Row> {
+    let of = |attempt: &Attempt| match attempts.len() {
+        0 | 1 => String::new(),
+        _ => format!("{}: ", number(attempt)),
     };
-    let mut all: Vec<(String, Hang)> = attempt.nodes.iter().flat_map(of).collect();
-    all.sort_by_key(|(_, hang)| hang.since);
+    let mut all: Vec<(String, &NodeReport, &Hang)> = Vec::new();
+    for (attempt, node) in attempts.iter().flat_map(|one| one.nodes.iter().map(move |node| (one, node))) {
+        let hangs = node.hangs.iter().flat_map(|hangs| &hangs.list);
+        all.extend(hangs.map(|hang| (of(attempt), node, hang)));
+    }
+    all.sort_by_key(|(.., hang)| hang.since);
     let more = all.len().saturating_sub(MOST);
-    let mut rows: Vec<Row> = all.iter().take(MOST).map(|(node, hang)| row(node, hang)).collect();
+    let mut rows: Vec<Row> =
+        all.iter().take(MOST).map(|(of, node, hang)| row(of, &node.node, hang)).collect();
     if more > 0 {
         rows.push(Row::open_to_all("HANG", format!("and {more} more")));
     }
-    if !attempt.stacks.is_empty() {
-        rows.push(Row::private("STACKS", plain(&text(&attempt.stacks))));
-    }
+    let stacks = attempts.iter().filter(|attempt| !attempt.stacks.is_empty());
+    rows.extend(
+        stacks.take(MOST).map(|attempt| {
+            Row::private("STACKS", format!("{}{}", of(attempt), plain(&text(&attempt.stacks))))
+        }),
+    );
     rows
 }
 
-fn row(node: &str, hang: &Hang) -> Row {
+fn row(of: &str, node: &str, hang: &Hang) -> Row {
     let at = |time: UnixMillis| clock(time).get(..8).unwrap_or_default().to_owned();
     let seconds = |from: UnixMillis, to: UnixMillis| span(float(to.saturating_sub(from)) / 1000.0);
     let (until, lasted) = match hang.over {
@@ -48,7 +58,7 @@ fn row(node: &str, hang: &Hang) -> Row {
         plain(&hang.sentence()),
         seconds(hang.since, hang.named)
     );
-    let when = format!("{}, {} to {until}: ", shorten(node, 24), at(hang.since));
+    let when = format!("{of}{}, {} to {until}: ", shorten(node, 24), at(hang.since));
     Row { name: "HANG", spans: vec![Span::Private(when), Span::Open(text)] }
 }
 
@@ -80,7 +90,7 @@ mod tests {
         ];
         node.hangs = Some(Hangs { list, more: 0 });
         node.node = "gn4".to_owned();
-        let all: Vec<Row> = rows(&attempt);
+        let all: Vec<Row> = rows(std::slice::from_ref(&attempt));
         let texts: Vec<String> = all.iter().map(Row::text).collect();
         assert_eq!(
             texts,
@@ -97,9 +107,13 @@ mod tests {
         };
         attempt.stacks =
             vec![group(&[0, 1, 3], "in all_reduce (train.py:88)"), group(&[2], "stopped (state T)")];
-        let stacks = rows(&attempt).pop().unwrap();
+        let stacks = rows(std::slice::from_ref(&attempt)).pop().unwrap();
         assert_eq!(stacks.text(), "3 ranks in all_reduce (train.py:88); rank 2 on gn4 stopped (state T)");
         assert_eq!((stacks.name, stacks.open().as_str()), ("STACKS", ""));
         assert!(!all[1].open().contains("gn4") && all[1].open().contains("rank 2 is stopped"));
+        let second = crate::testing::story().attempts.remove(1);
+        let both = rows(&[attempt, second]);
+        assert!(both[0].text().starts_with("attempt 0: gn4, 22:13:20 to "), "{}", both[0].text());
+        assert!(both[2].text().starts_with("attempt 0: 3 ranks in all_reduce"), "{}", both[2].text());
     }
 }
