@@ -44,6 +44,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) whose: &'a str,
     /// Waits for storage count as well: the owner named a time.
     pub(crate) storage: bool,
+    /// GPUs wait now as well. A hang that an earlier sampler found, or of a job that is suspended now, is not enough.
+    pub(crate) waits: bool,
     /// The step of the ranks.
     pub(crate) step: &'a str,
     /// The job's own log.
@@ -98,7 +100,7 @@ impl Ending {
                     self.stage = Stage::Done;
                     return Told::NotEnded(why);
                 }
-                let is_due = wish.config.ends(hang, wish.storage, now);
+                let is_due = wish.waits && wish.config.ends(hang, wish.storage, now);
                 self.stage = Stage::Announced(hung);
                 if is_due {
                     return Told::Due;

@@ -106,7 +106,8 @@ impl Guarding {
             Some(choice) => ("--railgate-hang=end", choice.after.is_some()),
             None => ("[guard] mode = \"end\"", false),
         };
-        let wish = Wish { config: &self.config, whose, storage, step, log };
+        let waits = guard.is_suspicious(now);
+        let wish = Wish { config: &self.config, whose, storage, waits, step, log };
         let hang = guard.open().cloned();
         let act = match self.ending.step(mine, &wish, hang.as_ref(), now) {
             Told::Nothing => return,

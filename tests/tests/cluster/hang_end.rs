@@ -7,7 +7,7 @@ use railgate_tests::poll;
 use serde_json::Value;
 
 use crate::guard::{CONFIG, log, with_gpm};
-use crate::training::{MINUTE, one_line, report};
+use crate::training::{MINUTE, one_line, report, samplers};
 
 const END: &str =
     "#SBATCH --railgate-hang=end,after=30s\n#SBATCH --railgate-requeue=auto\n#SBATCH --open-mode=append\n";
@@ -83,6 +83,61 @@ fn a_job_that_hangs_is_ended_as_its_owner_wishes_and_comes_back() -> Result<()> 
         assert!(comments(cluster)?.contains("rack 7"));
         alice.run(&["scancel", &uncounted.to_string()])?.ok()?;
         cluster.wait_job(uncounted, &["CANCELLED"], MINUTE)?;
+        Ok(())
+    })
+}
+
+fn kill_sampler(cluster: &Cluster, node: &str, id: u32) -> Result<()> {
+    let all = samplers(cluster, node, Some(id))?;
+    anyhow::ensure!(!all.is_empty(), "no sampler of job {id} on {node}");
+    cluster.root().on(node).run(&["kill", "-9", &all.join(" ")])?.ok().map(drop)
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_guard_that_is_killed_ends_no_job_by_mistake_and_every_report_is_written() -> Result<()> {
+    let builder = Builder::new(3).config(CONFIG)?.file("/usr/local/bin/rank", RANK);
+    builder.test(|cluster| {
+        with_gpm(cluster)?;
+        let alice = cluster.alice();
+        let submit = |node: &str| {
+            let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
+            let session = alice.clone().env("PLAY", "leaves").env("WORK_S", "12");
+            session.sbatch(&words, &format!("{END}srun rank"))
+        };
+        let (before, named, ended) = (submit("gn1")?, submit("gn2")?, submit("gn3")?);
+        line(cluster, before, "at work")?;
+        kill_sampler(cluster, "gn1", before)?;
+        line(cluster, named, "the job hangs on gn2")?;
+        kill_sampler(cluster, "gn2", named)?;
+        line(cluster, ended, "steps are ended")?;
+        // It may have ended with the run.
+        let _ = kill_sampler(cluster, "gn3", ended);
+        cluster.wait_job(ended, &["COMPLETED"], MINUTE).with_context(|| log(cluster, ended))?;
+        assert!(log(cluster, ended).contains("at work, attempt 1"), "{}", log(cluster, ended));
+
+        // The third one was ended long after the other two would have been.
+        for (id, node) in [(before, "gn1"), (named, "gn2")] {
+            assert_eq!(cluster.job(id)?.state(), "RUNNING");
+            assert!(!log(cluster, id).contains("steps are"), "{}", log(cluster, id));
+            assert!(!comments(cluster)?.contains(&format!("{id} ended")));
+            // No other user's word ends it, or counts.
+            let forged = format!("Comment=railgate: hangs: {id} ended 2026-11-25T00:00:00Z");
+            let bob = cluster.bob();
+            for words in [
+                &["scontrol", "update", &format!("NodeName={node}"), &forged][..],
+                &["scancel", &format!("{id}.0")][..],
+            ] {
+                assert!(bob.run(words)?.ok().is_err(), "{words:?}");
+            }
+            alice.run(&["scancel", &id.to_string()])?.ok()?;
+            cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
+            let text = poll::until(MINUTE, "the report", || {
+                Ok(Some(one_line(&report(&alice, id)?)).filter(|text| text.contains("VERDICT cancelled")))
+            })?;
+            assert_eq!(text.contains("HANG gn2, "), id == named, "{text}");
+            assert!(!text.contains("the guard ended"), "{text}");
+        }
         Ok(())
     })
 }
