@@ -304,7 +304,7 @@ mod tests {
         let comment = "railgate: hangs: 7 hangs 2026-11-21T00:50:00Z, 7 ended 2026-11-21T00:55:00Z, 9 storage 2026-11-21T00:59:59Z";
         let now = 1_795_222_800;
         let rows = HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now);
-        assert!(HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now + 3600).len() == 0);
+        assert!(HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now + 3600).is_empty());
         let cells: Vec<String> = rows.iter().map(|row| row.cells().join(" ")).collect();
         assert_eq!(
             cells,

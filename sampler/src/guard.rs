@@ -15,6 +15,7 @@ use railgate_stacks::Target;
 
 use crate::ending::{Ending, Told, Wish};
 use crate::evidence::Evidence;
+use crate::nodes::Nodes;
 use crate::outputs::Outputs;
 use crate::pauses::Pausing;
 use crate::run::Mine;
@@ -30,6 +31,7 @@ pub(crate) struct Guarding {
     /// The stacks of this wait are taken.
     taken: bool,
     ending: Ending,
+    nodes: Nodes,
     config: GuardConfig,
     /// The owner's choice, if there is one.
     choice: Option<HangChoice>,
@@ -42,10 +44,11 @@ impl Guarding {
         let before: Hangs = mine.dir.read_json(SAMPLER_HANGS).unwrap_or_default();
         let guard = (config.mode != GuardMode::Off).then(|| Guard::new(config.clone(), before));
         let (states, evidence, ending) = (States::default(), Evidence::default(), Ending::default());
-        Guarding { guard, states, evidence, taken: false, ending, config, choice }
+        let nodes = Nodes::new(mine);
+        Guarding { guard, states, evidence, taken: false, ending, nodes, config, choice }
     }
 
-    /// Adds a sample. `ranks`: the processes of ranks.
+    /// Adds a sample. `ranks`: the processes of ranks. Returns whether the partial report is to be written soon.
     pub(crate) fn step(
         &mut self,
         mine: &Mine,
@@ -53,14 +56,14 @@ impl Guarding {
         ranks: &[TaskRank],
         pausing: &Pausing,
         outputs: &Outputs,
-    ) {
-        let Some(guard) = &mut self.guard else { return };
+    ) -> bool {
+        let Some(guard) = &mut self.guard else { return false };
         let job = &mine.report.job;
         let alone = job.nodelist == mine.report.node && job.het_leader.is_none();
         let gpus = gpu_activities(sample, sample.gpus.len() > 1 || !alone);
         let of_step = of_last_step(ranks);
         let looks: Vec<RankLook> = of_step.iter().map(|(rank, of)| look(*rank, of, &self.states)).collect();
-        let news = guard.add(&Look {
+        let seen = Look {
             start: sample.start,
             end: sample.end(),
             running: sample.state == State::Running,
@@ -69,16 +72,23 @@ impl Guarding {
             counts: pausing.counts(),
             alone,
             logged: self.states.logged(),
-        });
+        };
+        let mut news = guard.add(&seen);
+        let wait = guard.stands_still(&seen);
+        let nodes = self.nodes.step(mine, &self.config, wait.as_ref(), sample.end());
+        if news.is_none() {
+            news = nodes.hang.and_then(|hang| guard.add_of_nodes(hang));
+        }
+        let soon = nodes.soon || news.is_some();
         if guard.is_suspicious(sample.end()) {
             let running = of_step.values().flatten().filter(|one| one.ended.is_none());
             self.states.step(mine, running.map(|one| (one.pid, one.ticks)).collect(), outputs.paths());
         } else {
             self.states.clear();
         }
-        // A node whose ranks only wait for another node takes its stacks as well.
-        let lasts = guard.waits_for(sample.end()) >= self.config.after;
-        if guard.waits_since().is_none() {
+        // A node whose ranks only wait for another node takes its stacks as well, and so does one whose ranks are at rest.
+        let lasts = guard.waits_for(sample.end()) >= self.config.after || wait.is_some();
+        if guard.waits_since().is_none() && wait.is_none() {
             self.taken = false;
         } else if !self.taken && (lasts || matches!(news, Some(News::Named(_)))) {
             self.taken = true;
@@ -92,6 +102,7 @@ impl Guarding {
             let step = of_step.values().flatten().next().map_or("", |one| one.step.as_str());
             self.end(mine, step, sample.end(), outputs.log());
         }
+        soon
     }
 
     /// The hang that has not ended.

@@ -9,8 +9,8 @@ use railgate_node_report::usage::moment;
 use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
-    Loaded, Places, SAMPLER_FILES, SAMPLER_HANGS, SAMPLER_PAUSES, SAMPLER_TASKS, application, communication,
-    gpu_figures, node_name, now,
+    Loaded, Places, SAMPLER_FILES, SAMPLER_HANGS, SAMPLER_PAUSES, SAMPLER_TASKS, SAMPLER_WAIT, application,
+    communication, gpu_figures, node_name, now,
 };
 use railgate_store::store_live;
 
@@ -45,12 +45,18 @@ impl Live {
         Live { interval, wait: interval.min(FIRST), last: Instant::now(), work: None }
     }
 
+    /// Writes the next partial report at once.
+    pub(crate) fn soon(&mut self) {
+        self.wait = Duration::ZERO;
+    }
+
     pub(crate) fn say_if_due(&mut self, mine: &Mine) {
         let busy = self.work.as_ref().is_some_and(|work| !work.is_finished());
         if self.interval.is_zero() || busy || self.last.elapsed() < self.wait {
             return;
         }
-        (self.last, self.wait) = (Instant::now(), (self.wait * 2).min(self.interval));
+        (self.last, self.wait) =
+            (Instant::now(), (self.wait * 2).clamp(self.interval.min(FIRST), self.interval));
         let order = (mine.run_places().to_owned(), mine.job);
         let work = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
             let said = serde_json::to_vec(&order)
@@ -91,6 +97,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
         told.pauses = run.read_json(SAMPLER_PAUSES).ok();
     }
     report.hangs = run.read_json(SAMPLER_HANGS).ok();
+    report.wait = run.read_json(SAMPLER_WAIT).ok();
     let tasks: Option<Tasks> = run.read_json(SAMPLER_TASKS).ok();
     if let Some(tasks) = &tasks {
         report.applied = applied(&report, tasks);

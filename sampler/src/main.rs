@@ -16,6 +16,7 @@ mod gpus;
 mod guard;
 mod host;
 mod live;
+mod nodes;
 mod outputs;
 mod pauses;
 mod probes;
@@ -132,7 +133,9 @@ fn stay(mine: &mut Mine) -> &'static str {
         }
         pausing.hear(mine);
         if let Some(sample) = counters.take_seen() {
-            guarding.step(mine, &sample, ends.ranks().0, &pausing, &outputs);
+            if guarding.step(mine, &sample, ends.ranks().0, &pausing, &outputs) {
+                live.soon();
+            }
             counters.hangs(guarding.hang());
         }
         live.say_if_due(mine);

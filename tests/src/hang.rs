@@ -1,11 +1,13 @@
 //! A program that hangs, for tests and the demo.
 
-/// A rank of a silent program. It works on its GPU for `$WORK_S`, by default twenty seconds; then rank 1 does what `$PLAY` says, and the others wait for
-/// it in a kernel, as in a collective. After a restart it works for three seconds.
+/// A rank of a silent program. It works on its GPU for `$WORK_S`, by default twenty seconds. Then the ranks in `$QUIT`, by default rank
+/// 1, do what `$PLAY` says, and the others wait for them in a kernel, as in a collective. After a restart it works for three
+/// seconds.
 pub const RANK: &str = r#"#!/usr/bin/python3
 import json, os, signal, sys, time
 rank, play = int(os.environ.get("RANK", os.environ["SLURM_PROCID"])), os.environ["PLAY"]
-gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[rank]
+quits = str(rank) in os.environ.get("QUIT", "1").split(",")
+gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[int(os.environ.get("RANK", os.environ["SLURM_LOCALID"]))]
 place = "/opt/railgate-test/nvml-loads/" + gpu
 done, last = {"metrics": {}, "joules": 0.0, "rest_s": 0.0}, None
 if os.path.exists(place):
@@ -43,7 +45,7 @@ time.sleep(3 if attempt else float(os.environ.get("WORK_S", "20")))
 if attempt:
     load(IDLE)
     sys.exit(0)
-if rank != 1:
+if not quits:
     load(WAITS)
     goes_on = os.path.expanduser("~/goes-on." + os.environ["SLURM_JOB_ID"])
     while not os.path.exists(goes_on):

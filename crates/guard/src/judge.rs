@@ -5,7 +5,7 @@ use std::time::Duration;
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
 use railgate_node_report::plain::span;
-use railgate_node_report::{Culprit, Hang, HangKind, WaitedIn};
+use railgate_node_report::{Culprit, Hang, HangKind, MOST_AT_REST, WaitedIn};
 
 use crate::GuardConfig;
 use crate::look::{Counts, CountsOf, Look, RankLook, RankState};
@@ -203,22 +203,12 @@ impl Case<'_> {
             self.span(self.since),
         )];
         signs.extend(more);
-        let culprit = |one: &&RankLook| {
-            let state = one.state.as_ref();
-            Culprit {
-                rank: one.rank,
-                pid: one.pid,
-                exit: one.ended.map(|(_, exit)| exit),
-                state: state.and_then(|state| state.state),
-                kernel: state.and_then(|state| state.kernel.clone()),
-            }
-        };
         Hang {
             kind,
             since: self.since,
             named: self.look.end,
             over: None,
-            culprits: culprits.iter().map(culprit).collect(),
+            culprits: culprits.iter().map(|one| culprit(one)).collect(),
             waiting_gpus: u32::try_from(waiting).unwrap_or(u32::MAX),
             operation: self.look.counts.and_then(waited_in),
             signs,
@@ -247,8 +237,32 @@ fn is_at_rest(state: &RankState) -> bool {
     !(waits_for_requests || computes || transfers || held)
 }
 
+/// The ranks of a node, if all of them are at rest, or have ended.
+pub(crate) fn all_at_rest(look: &Look<'_>) -> Option<Vec<Culprit>> {
+    let is_at_rest = |one: &RankLook| one.ended.is_some() || one.state.as_ref().is_some_and(is_at_rest);
+    let all = !look.ranks.is_empty() && look.ranks.iter().all(is_at_rest);
+    all.then(|| look.ranks.iter().take(MOST_AT_REST).map(culprit).collect())
+}
+
+fn culprit(one: &RankLook) -> Culprit {
+    let state = one.state.as_ref();
+    Culprit {
+        rank: one.rank,
+        node: None,
+        pid: one.pid,
+        exit: one.ended.map(|(_, exit)| exit),
+        state: state.and_then(|state| state.state),
+        kernel: state.and_then(|state| state.kernel.clone()),
+    }
+}
+
 fn waits_for_storage(state: &RankState) -> bool {
-    state.kernel.as_deref().is_some_and(|kernel| STORAGE.iter().any(|part| kernel.contains(part)))
+    state.kernel.as_deref().is_some_and(is_of_storage)
+}
+
+/// Whether a process waits for a file system in this function of the kernel.
+pub(crate) fn is_of_storage(kernel: &str) -> bool {
+    STORAGE.iter().any(|part| kernel.contains(part))
 }
 
 /// `rank 3 sleeps in hrtimer_nanosleep (state S), uses 0.1 % of a core and transfers no data`

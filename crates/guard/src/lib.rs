@@ -14,6 +14,7 @@
 mod config;
 mod judge;
 mod look;
+mod nodes;
 #[cfg(test)]
 mod tests;
 
@@ -21,18 +22,21 @@ use std::time::Duration;
 
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
-use railgate_node_report::{Hang, HangAct, HangKind, Hangs};
+use railgate_node_report::{Hang, HangAct, HangKind, Hangs, NodeWait};
 
 pub use config::{GuardConfig, GuardMode};
 pub use look::{Counts, CountsOf, Look, RankLook, RankState};
+pub use nodes::judge_nodes;
 
-use judge::judge;
+use judge::{all_at_rest, judge};
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
 /// proof counts.
 const BEGUN_S: f64 = 10.0;
 /// Duration of a wait after which the processes of the ranks are probed, milliseconds.
 const SUSPICIOUS: UnixMillis = 15_000;
+/// The same if no GPU waits, and those of other nodes may, milliseconds. Idle jobs of several nodes cost a probe from then on.
+const SUSPICIOUS_IDLE: UnixMillis = 60_000;
 
 /// What the guard knows about a run.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub struct Guard {
     worked_s: f64,
     /// Since when GPUs wait and none works.
     since: Option<UnixMillis>,
+    /// Since when no GPU works, after they had begun to.
+    still: Option<UnixMillis>,
 }
 
 /// A change of [`Guard::hangs`].
@@ -57,7 +63,7 @@ pub enum News {
 impl Guard {
     /// `before`: what an earlier sampler of the run found. Whether its hang goes on is judged anew.
     pub fn new(config: GuardConfig, before: Hangs) -> Self {
-        Guard { config, hangs: before.bounded(), worked_s: 0.0, since: None }
+        Guard { config, hangs: before.bounded(), worked_s: 0.0, since: None, still: None }
     }
 
     /// Hangs so far.
@@ -79,7 +85,50 @@ impl Guard {
 
     /// Whether ranks have waited long enough for the states of their processes to be of interest.
     pub fn is_suspicious(&self, now: UnixMillis) -> bool {
-        self.since.is_some_and(|since| now.saturating_sub(since) >= SUSPICIOUS)
+        let lasts =
+            |since: Option<UnixMillis>, least| since.is_some_and(|since| now.saturating_sub(since) >= least);
+        lasts(self.since, SUSPICIOUS) || lasts(self.still, SUSPICIOUS_IDLE)
+    }
+
+    /// The statement of this node for the others of its job, if no GPU of it has worked for [`GuardConfig::after`]. A node whose
+    /// GPUs are idle only makes it if all of its ranks are at rest.
+    pub fn stands_still(&self, look: &Look<'_>) -> Option<NodeWait> {
+        let since = self.still.filter(|_| !look.alone)?;
+        if Duration::from_millis(look.end.saturating_sub(since)) < self.config.after {
+            return None;
+        }
+        let waiting = look.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
+        let at_rest = if waiting > 0 { Vec::new() } else { all_at_rest(look)? };
+        let count = |gpus: usize| u32::try_from(gpus).unwrap_or(u32::MAX);
+        Some(NodeWait {
+            since,
+            as_of: look.end,
+            gpus: count(look.gpus.len()),
+            waiting_gpus: count(waiting),
+            at_rest,
+            moved: look.counts.map(|counts| counts.moved),
+            logged: look.logged,
+        })
+    }
+
+    /// Records a hang that shows only over all nodes of the job, unless one is open.
+    pub fn add_of_nodes(&mut self, hang: Hang) -> Option<News> {
+        self.still.and_then(|_| self.name(hang))
+    }
+
+    /// Records a hang: a new one, or the proof that a wait for storage is one.
+    fn name(&mut self, found: Hang) -> Option<News> {
+        match self.hangs.open() {
+            Some(open) if open.kind == HangKind::Storage && found.kind.is_hang() => {
+                *open = Hang { since: open.since, act: open.act.take(), ..found }.bounded();
+                Some(News::Named(open.clone()))
+            }
+            Some(_) => None,
+            None => {
+                self.hangs.add(found.clone());
+                Some(News::Named(found.bounded()))
+            }
+        }
     }
 
     /// How long GPUs have waited while none worked.
@@ -99,28 +148,24 @@ impl Guard {
         if works {
             self.worked_s += look.seconds();
         }
+        let moved = look.counts.map_or(0, |counts| counts.moved);
+        self.still = match look.running && !works && self.worked_s >= BEGUN_S && !look.alone {
+            true => Some((*self.still.get_or_insert(look.start)).max(moved)),
+            false => None,
+        };
         // Suspended time and time without samples do not count.
         if !look.running || works || !waits {
             self.since = None;
             // GPUs that are idle, suspended or not sampled have made no progress.
             return if works { self.end(look.start) } else { None };
         }
-        let moved = look.counts.map_or(0, |counts| counts.moved);
         let since = (*self.since.get_or_insert(look.start)).max(moved);
         self.since = Some(since);
         let found = judge(look, since, self.worked_s >= BEGUN_S, &self.config);
-        match (self.hangs.open(), found) {
+        match self.hangs.open() {
             // Progress while GPUs wait between operations.
-            (Some(open), _) if moved > open.named => self.end(moved),
-            (Some(open), Some(found)) if open.kind == HangKind::Storage && found.kind.is_hang() => {
-                *open = Hang { since: open.since, act: open.act.take(), ..found }.bounded();
-                Some(News::Named(open.clone()))
-            }
-            (Some(_), _) | (None, None) => None,
-            (None, Some(found)) => {
-                self.hangs.add(found.clone());
-                Some(News::Named(found.bounded()))
-            }
+            Some(open) if moved > open.named => self.end(moved),
+            _ => found.and_then(|found| self.name(found)),
         }
     }
 

@@ -461,3 +461,33 @@ fn steps_are_ended_after_the_chosen_time_and_not_before_the_hang_is_known_elsewh
     assert!(!config(300).ends(&storage, false, after(4000)), "storage may recover");
     assert!(config(300).ends(&storage, true, after(300)), "the owner named a time");
 }
+
+#[test]
+fn a_node_of_several_says_that_it_stands_still_if_its_gpus_wait_or_all_its_ranks_rest() {
+    let stands = |gpus: Vec<GpuActivity>, state: RankState, alone: bool, seconds: u64| {
+        let mut run = Run::new();
+        (run.gpus, run.alone) = (gpus, alone);
+        run.ranks.iter_mut().for_each(|rank| rank.state = Some(state.clone()));
+        run.pass(seconds);
+        let look = Look {
+            start: run.now - 5000,
+            end: run.now,
+            running: true,
+            gpus: &run.gpus,
+            ranks: &run.ranks,
+            counts: None,
+            alone,
+            logged: None,
+        };
+        run.guard.stands_still(&look).map(|wait| (wait.waiting_gpus, wait.at_rest.len()))
+    };
+    let all = |gpu| vec![gpu; 4];
+    assert_eq!(stands(all(Waits), spins(), false, 150), Some((4, 0)));
+    assert_eq!(stands(all(Waits), spins(), false, 140), None, "not long enough");
+    assert_eq!(stands(all(Waits), spins(), true, 900), None, "no other node");
+    assert_eq!(stands(all(Idle), asleep(), false, 150), Some((0, 4)));
+    assert_eq!(stands(all(Idle), spins(), false, 900), None, "its ranks compute");
+    let serves = RankState { kernel: Some("ep_poll".to_owned()), ..asleep() };
+    assert_eq!(stands(all(Idle), serves, false, 900), None, "its ranks wait for requests");
+    assert_eq!(stands(all(Works), asleep(), false, 900), None);
+}

@@ -143,6 +143,9 @@ impl HangKind {
 pub struct Culprit {
     /// `RANK` of a launcher, else `SLURM_PROCID`.
     pub rank: u32,
+    /// Its node, if that is another one than the node that found the hang.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Process id of its program on the node; 0 if not known.
     pub pid: u32,
     /// How the process ended; `None` if it has not.
@@ -200,6 +203,16 @@ impl Hangs {
     }
 }
 
+impl Culprit {
+    /// The same within the limits.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let name = |text: &mut String| text.truncate(text.floor_char_boundary(MOST_NAME));
+        self.kernel.iter_mut().chain(&mut self.node).for_each(name);
+        self
+    }
+}
+
 impl Hang {
     /// What happened, without times: `rank 2 is stopped (SIGSTOP), and 3 GPUs wait for it`.
     pub fn sentence(&self) -> String {
@@ -224,7 +237,10 @@ impl Hang {
                 format!("the process of {who} {exit}, and {wait}")
             }
             HangKind::Stopped => format!("{who} stopped (SIGSTOP), and {wait}"),
-            HangKind::Behind => format!("{who} asleep{place} and computes nothing, and {wait}"),
+            HangKind::Behind => {
+                let nothing = if self.culprits.len() > 1 { "compute nothing" } else { "computes nothing" };
+                format!("{who} asleep{place} and {nothing}, and {wait}")
+            }
             HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
             HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
             HangKind::AllWait => format!(
@@ -237,13 +253,21 @@ impl Hang {
     /// `rank 1`, and with a verb for kinds whose processes still run: `rank 1 is`, `ranks 1 and 5 are`.
     fn who(&self) -> String {
         let numbers: Vec<String> = self.culprits.iter().take(4).map(|one| one.rank.to_string()).collect();
+        // Ranks on other nodes are those of one node, or of few.
+        let mut nodes: Vec<&str> = self.culprits.iter().filter_map(|one| one.node.as_deref()).collect();
+        nodes.dedup();
+        let on = match nodes.as_slice() {
+            [] => String::new(),
+            [one] => format!(" on {one}"),
+            [one, rest @ ..] => format!(" on {one} and {} more", rest.len()),
+        };
         let (who, verb) = match (numbers.as_slice(), self.culprits.len()) {
             ([], _) => ("an unknown rank".to_owned(), "is"),
             ([one], _) => (format!("rank {one}"), "is"),
             ([all @ .., last], 2..=4) => (format!("ranks {} and {last}", all.join(", ")), "are"),
             (all, many) => (format!("ranks {} and {} more", all.join(", "), many - all.len()), "are"),
         };
-        if self.kind == HangKind::Gone { who } else { format!("{who} {verb}") }
+        if self.kind == HangKind::Gone { format!("{who}{on}") } else { format!("{who}{on} {verb}") }
     }
 
     /// The same within the limits.
@@ -253,7 +277,7 @@ impl Hang {
         self.signs.truncate(MOST_SIGNS);
         self.signs.iter_mut().for_each(|sign| sign.truncate(sign.floor_char_boundary(MOST_SIGN)));
         let name = |text: &mut String| text.truncate(text.floor_char_boundary(MOST_NAME));
-        self.culprits.iter_mut().filter_map(|one| one.kernel.as_mut()).for_each(name);
+        self.culprits = self.culprits.into_iter().map(Culprit::bounded).collect();
         if let Some(act) = &mut self.act {
             act.why.truncate(act.why.floor_char_boundary(MOST_SIGN));
         }
@@ -316,6 +340,11 @@ mod tests {
         assert_eq!(
             say(HangKind::Behind, &[one(2)], None),
             "rank 2 is asleep (hrtimer_nanosleep) and computes nothing, and 3 GPUs wait"
+        );
+        let elsewhere = Culprit { node: Some("gn5".to_owned()), ..one(8) };
+        assert_eq!(
+            say(HangKind::Behind, &[elsewhere.clone(), Culprit { rank: 9, ..elsewhere }], None),
+            "ranks 8 and 9 on gn5 are asleep (hrtimer_nanosleep) and compute nothing, and 3 GPUs wait"
         );
         let many: Vec<Culprit> = (1..=6).map(one).collect();
         assert!(

@@ -15,6 +15,7 @@ mod for_reader;
 mod hangs;
 mod job_log;
 mod node_report;
+mod node_wait;
 pub mod phases;
 pub mod plain;
 pub mod python_file;
@@ -42,6 +43,7 @@ pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, GateRun, KernelEvents, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,
 };
+pub use node_wait::{MOST_AT_REST, NodeWait};
 pub use slurm_end::SlurmEnd;
 pub use slurm_view::{DownNode, SlurmView};
 pub use stacks::{JobStacks, RankStack, Stacks};

@@ -4,7 +4,9 @@ use railgate_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::usage::{GpuFigures, phases, summarize};
-use crate::{Application, Applied, Communication, GpuUse, Hangs, PortUse, Tasks, Transport, Usage, Window};
+use crate::{
+    Application, Applied, Communication, GpuUse, Hangs, NodeWait, PortUse, Tasks, Transport, Usage, Window,
+};
 
 /// Schema that this build writes. Readers accept it and all earlier ones; fields are added, never renamed.
 pub const REPORT_SCHEMA: u32 = 1;
@@ -80,6 +82,9 @@ pub struct NodeReport {
     /// Hangs that the guard found while the job ran; `None` if it found none, or did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hangs: Option<Hangs>,
+    /// In a partial report: no GPU of the node has worked for long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<NodeWait>,
     /// Report of the program; `None` if it wrote none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Application>,
@@ -144,6 +149,7 @@ impl NodeReport {
             application: None,
             communication: None,
             hangs: None,
+            wait: None,
             window: None,
             gpus: Vec::new(),
             ports: Vec::new(),

@@ -1,17 +1,16 @@
+mod hung;
 mod lost;
 pub(crate) mod memory;
 mod waiting;
 
 use railgate_model::xid_catalogue::{Owner, explain, lookup};
 use railgate_model::{Allocation, Class, Finding, PartName, Reading, Severity, UnixMillis, XidEvent, is_oom};
-use railgate_node_report::plain::{float, plain, span};
-use railgate_node_report::{
-    Decision, DecisionKind, EvidenceItem, Exit, GateRun, HangActKind, NodeReport, SlurmView,
-};
+use railgate_node_report::{Decision, DecisionKind, EvidenceItem, Exit, GateRun, NodeReport, SlurmView};
 use serde::{Deserialize, Serialize};
 
 use crate::Attempt;
 use crate::exits::{OUT_OF_MEMORY, exit_said, explain_exit};
+use hung::hung;
 use lost::{died, put_back};
 use memory::shortage;
 pub(crate) use waiting::{known_reason, refused, way_out};
@@ -224,36 +223,6 @@ fn state(attempt: &Attempt, slurm: Option<&SlurmView>) -> String {
 
 fn in_time_order(proof: &mut [Proof]) {
     proof.sort_by_key(|proof| proof.time.unwrap_or(u64::MAX));
-}
-
-/// The end of a job whose steps the guard ended; `None`: it ended none.
-fn hung(attempt: &Attempt) -> Option<Ended> {
-    let of = |node: &'_ NodeReport| {
-        let hang = node
-            .hangs
-            .as_ref()?
-            .list
-            .iter()
-            .find(|hang| hang.act.as_ref().is_some_and(|act| act.what == HangActKind::Ended))?;
-        Some((node.node.clone(), hang.clone()))
-    };
-    let (node, hang) = attempt.nodes.iter().filter_map(of).min_by_key(|(_, hang)| hang.since)?;
-    let act = hang.act.as_ref()?;
-    let sentence = plain(&hang.sentence());
-    let after = span(float(act.time.saturating_sub(hang.since)) / 1000.0);
-    let proof = |time, what: String| Proof { time: Some(time), node: node.clone(), what };
-    Some(Ended {
-        kind: EndKind::Hung,
-        why: format!(
-            "It hung on {node}: {sentence}. The guard ended its steps after {after} ({}).",
-            plain(&act.why)
-        ),
-        proof: vec![
-            proof(hang.since, sentence),
-            proof(act.time, "the guard ended the steps of the job".to_owned()),
-        ],
-        doubts: unseen(attempt),
-    })
 }
 
 /// All evidence of failed hardware of the job.

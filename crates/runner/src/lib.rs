@@ -20,6 +20,7 @@ mod process;
 mod ranks;
 mod readmit;
 mod sampler;
+mod standing;
 mod sweep;
 pub mod switches;
 #[cfg(test)]
@@ -43,9 +44,10 @@ pub use ranks::communication;
 pub use readmit::{Readmit, Readmitted, readmit};
 pub use sampler::{
     SAMPLER_END, SAMPLER_FILES, SAMPLER_GPUS, SAMPLER_HANGS, SAMPLER_OUTPUTS, SAMPLER_PAUSES, SAMPLER_SOCKET,
-    SAMPLER_TASKS, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd, YIELD_SOCKET,
-    end_sampler, start_sampler,
+    SAMPLER_TASKS, SAMPLER_WAIT, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd,
+    YIELD_SOCKET, end_sampler, start_sampler,
 };
+pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {

@@ -31,6 +31,8 @@ pub const SAMPLER_OUTPUTS: &str = "outputs.json";
 pub const SAMPLER_PAUSES: &str = "pauses.json";
 /// In the run's directory: hangs that the guard found ([`Hangs`](railgate_node_report::Hangs)); absent: none so far.
 pub const SAMPLER_HANGS: &str = "hangs.json";
+/// In the run's directory: no GPU of the node has worked for long ([`NodeWait`](railgate_node_report::NodeWait)); absent: one works.
+pub const SAMPLER_WAIT: &str = "wait.json";
 /// Xids that NVML reported to the sampler where the kernel log cannot be read: a list.
 pub const SAMPLER_XIDS: &str = "xids.json";
 /// In the run's directory: while the job's user keeps a connection open here, the sampler does not read the GPUs.

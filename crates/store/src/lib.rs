@@ -19,6 +19,7 @@ mod placed;
 mod read;
 mod samples;
 mod sweep;
+mod waits;
 mod words;
 mod write;
 
@@ -36,6 +37,7 @@ pub use config::{ReportAccess, ReportConfig};
 pub use ends::{Placed, recorded_ends, store_ends};
 pub use list::{JobList, JobPlaced};
 pub use samples::{Course, GpuCourse, load_course};
+pub use waits::load_waits;
 pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
 
@@ -47,6 +49,7 @@ pub const TASKS: &[Task] = &[
     Task::new(LIST, list::task),
     Task::new(samples::READ_SAMPLES, samples::task),
     Task::new(words::READ_WORDS, words::task),
+    Task::new(waits::READ_WAITS, waits::task),
     Task::new(ends::WRITE_ENDS, ends::write_task),
     Task::new(ends::FIND_ENDS, ends::find_task),
 ];

@@ -17,7 +17,7 @@ pub(crate) fn log(cluster: &Cluster, id: u32) -> String {
     cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default()
 }
 
-fn until_named(cluster: &Cluster, id: u32) -> Result<String> {
+pub(crate) fn until_named(cluster: &Cluster, id: u32) -> Result<String> {
     poll::until(3 * MINUTE, &format!("the hang of job {id} to be named"), || {
         Ok(log(cluster, id).lines().find(|line| line.starts_with("railgate: ")).map(str::to_owned))
     })
