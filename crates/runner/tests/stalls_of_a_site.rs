@@ -68,7 +68,8 @@ fn run(mut jobs: Vec<Job>, seconds: u64) -> (usize, usize) {
     let limits = HangLimits { per_hour: 10, at_once: 3 };
     let mut ended: Vec<HangNote> = Vec::new();
     let mut named = std::collections::BTreeSet::new();
-    for now in (START..START + seconds * 1000).step_by(usize::try_from(SAMPLE).unwrap()) {
+    for sample in 0..seconds * 1000 / SAMPLE {
+        let now = START + sample * SAMPLE;
         jobs.iter_mut().filter(|job| !job.ended).for_each(|job| job.look(now));
         let mut notes: Vec<HangNote> = jobs.iter().filter(|job| !job.ended).filter_map(Job::note).collect();
         named.extend(notes.iter().map(|note| note.job));

@@ -251,10 +251,8 @@ mod tests {
         let ended: Vec<u32> =
             all.iter().filter(|one| one.may_end(&all, limits).is_ok()).map(|one| one.job).collect();
         assert_eq!(ended.len(), 4, "{ended:?}");
-        assert_eq!(
-            note(10, HangStage::Ended, 0).may_end(&all, HangLimits { per_hour: 9, at_once: 100 }).is_err(),
-            true
-        );
+        let limits_of_nine = HangLimits { per_hour: 9, at_once: 100 };
+        assert!(note(10, HangStage::Ended, 0).may_end(&all, limits_of_nine).is_err());
         let old: Vec<HangNote> = (1..=9).map(|job| note(job, HangStage::Ended, 3700)).collect();
         assert_eq!(note(10, HangStage::Ended, 0).may_end(&old, limits), Ok(()));
     }
