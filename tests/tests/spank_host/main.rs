@@ -240,6 +240,8 @@ fn an_invalid_value_is_refused_only_on_the_submit_host() {
         ("railgate-requeue", "%s%s%n"),
         ("railgate-profiler", "sample"),
         ("railgate-profile", "../../etc/shadow"),
+        ("railgate-hang", "end,after=1s"),
+        ("railgate-hang", "end,after=$(id)"),
     ] {
         assert_eq!(plugin.choose(option, value, 0), -1, "{option}={value}");
         assert!(plugin.log().contains(&format!("error: railgate: --{option} takes ")), "{}", plugin.log());
@@ -262,7 +264,9 @@ fn messages_of_the_plugin_escape_hostile_text() {
     };
     let plugin = Plugin::load(ALLOCATOR);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
-    for option in ["railgate-gate", "railgate-requeue", "railgate-profiler", "railgate-profile"] {
+    for option in
+        ["railgate-gate", "railgate-requeue", "railgate-profiler", "railgate-profile", "railgate-hang"]
+    {
         plugin.choose(option, hostile, 0);
     }
     // Slurm itself names the value.
@@ -529,7 +533,7 @@ fn a_panic_in_an_option_callback_refuses_no_job() {
     let plugin = Plugin::that_panics_in("option", ALLOCATOR);
     assert_eq!(plugin.call("slurm_spank_init"), 0);
     let options: BTreeSet<String> = slurm(|slurm| slurm.options.keys().cloned().collect());
-    assert_eq!(options.len(), 4);
+    assert_eq!(options.len(), 5);
     for option in &options {
         assert_eq!(plugin.choose(option, "whatever", 0), 0);
     }
