@@ -113,7 +113,7 @@ impl NotDrained {
 
 /// A job that hangs, or that the guard ended because it hung.
 #[derive(Serialize)]
-struct HungJob {
+struct HungRow {
     job: u32,
     node: String,
     /// Milliseconds: when the hang was named, or the job ended.
@@ -122,14 +122,14 @@ struct HungJob {
     stage: HangStage,
 }
 
-impl HungJob {
+impl HungRow {
     /// From the comment of a node. Of a job that was ended only that is shown.
-    fn of_node((node, comment): &(String, String), now: u64) -> Vec<HungJob> {
+    fn of_node((node, comment): &(String, String), now: u64) -> Vec<HungRow> {
         let mut all = HangNote::all(comment);
         all.retain(|one| one.counts(now));
         let is_ended = |job| all.iter().any(|one| one.job == job && one.stage == HangStage::Ended);
         let is_shown = |one: &&HangNote| one.stage == HangStage::Ended || !is_ended(one.job);
-        let row = |one: &HangNote| HungJob {
+        let row = |one: &HangNote| HungRow {
             job: one.job,
             node: node.clone(),
             time: one.time * 1000,
@@ -186,7 +186,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             .collect::<Vec<_>>()
     });
     let now = railgate_runner::now() / 1000;
-    let hung: Vec<HungJob> = comments.iter().flatten().flat_map(|node| HungJob::of_node(node, now)).collect();
+    let hung: Vec<HungRow> = comments.iter().flatten().flat_map(|node| HungRow::of_node(node, now)).collect();
     let ledger = ledger(site, &client);
     let deaths = ledger.as_ref().map(|entries| {
         let mut deaths: BTreeMap<String, usize> = BTreeMap::new();
@@ -247,10 +247,10 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if !hung.is_empty() {
         put!(
             text,
-            "jobs that hang, or did within the last hour, of those that are to be ended then ([guard]):"
+            "jobs that hung within the last hour (only those with --railgate-hang=end or [guard] mode = \"end\"):"
         );
         let mut table = vec![["JOB", "NODE", "TIME", "WHAT"].map(str::to_owned).to_vec()];
-        table.extend(hung.iter().map(HungJob::cells));
+        table.extend(hung.iter().map(HungRow::cells));
         text.add(&output::table(&table));
     }
     text.add(&standing(&config.breaker, &caps));
@@ -303,8 +303,8 @@ mod tests {
     fn a_job_that_was_ended_is_listed_once() {
         let comment = "railgate: hangs: 7 hangs 2026-11-21T00:50:00Z, 7 ended 2026-11-21T00:55:00Z, 9 storage 2026-11-21T00:59:59Z";
         let now = 1_795_222_800;
-        let rows = HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now);
-        assert!(HungJob::of_node(&("gn1".to_owned(), comment.to_owned()), now + 3600).is_empty());
+        let rows = HungRow::of_node(&("gn1".to_owned(), comment.to_owned()), now);
+        assert!(HungRow::of_node(&("gn1".to_owned(), comment.to_owned()), now + 3600).is_empty());
         let cells: Vec<String> = rows.iter().map(|row| row.cells().join(" ")).collect();
         assert_eq!(
             cells,
@@ -313,7 +313,7 @@ mod tests {
                 "9 gn1 2026-11-21T00:59:59Z waits for storage"
             ]
         );
-        assert!(HungJob::of_node(&("gn1".to_owned(), "rack 7".to_owned()), now).is_empty());
+        assert!(HungRow::of_node(&("gn1".to_owned(), "rack 7".to_owned()), now).is_empty());
     }
 
     #[test]

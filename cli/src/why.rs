@@ -1,7 +1,8 @@
 use std::path::PathBuf;
 
-use railgate_report::answer;
+use railgate_report::{answer, answer_html};
 use railgate_slurm::TypedJob;
+use railgate_text::Lines;
 
 use crate::{Site, exit, output, report};
 
@@ -13,6 +14,7 @@ Examples:
   railgate why 48213_4  a task of an array
   railgate why 48213 --dir ./collected
       from node reports collected by hand
+  railgate why 48213 --format html --out why.html
 
 The first line is the answer, then what shows it, then what happened on all nodes, in order of time. A running job is \
 known from the partial reports of its nodes, which are up to `[report] live` (2m) old. docs/guard.md describes \
@@ -29,13 +31,32 @@ pub(crate) struct Args {
     /// The cluster, if the directory holds several
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Show::Text)]
+    format: Show,
+    /// Where to write it [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Show {
+    /// For a terminal
+    Text,
+    /// One file, opens offline
+    Html,
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let config = site.config()?;
     match report::of_typed(&config, args.job.as_ref(), &args.dir, args.cluster.as_deref()) {
         Ok(report) => {
-            output::text(&answer(&report, railgate_runner::now()))?;
+            let now = railgate_runner::now();
+            let content = match args.format {
+                Show::Text => answer(&report, now),
+                Show::Html => Lines::kept(&answer_html(&report, now)),
+            };
+            output::to(args.out.as_deref(), &content)?;
             Ok(exit::OK)
         }
         Err(code) => Ok(code),

@@ -202,6 +202,7 @@ mod tests {
             waiting_gpus: 3,
             operation: None,
             signs: Vec::new(),
+            ports_down: Vec::new(),
             act: None,
         }
     }

@@ -72,6 +72,7 @@ impl Guarding {
             counts: pausing.counts(),
             alone,
             logged: self.states.logged(),
+            ports_down: self.states.ports_down(),
         };
         let mut news = guard.add(&seen);
         let wait = guard.stands_still(&seen);
@@ -82,7 +83,8 @@ impl Guarding {
         let soon = nodes.soon || news.is_some();
         if guard.is_suspicious(sample.end()) {
             let running = of_step.values().flatten().filter(|one| one.ended.is_none());
-            self.states.step(mine, running.map(|one| (one.pid, one.ticks)).collect(), outputs.paths());
+            let programs = running.map(|one| (one.pid, one.ticks)).collect();
+            self.states.step(mine, programs, outputs.paths(), guard.waits_since().is_some());
         } else {
             self.states.clear();
         }
@@ -234,6 +236,7 @@ mod tests {
             waiting_gpus: 3,
             operation: None,
             signs: Vec::new(),
+            ports_down: Vec::new(),
             act: None,
         };
         assert_eq!(

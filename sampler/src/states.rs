@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use railgate_child::{Task, become_user};
 use railgate_guard::RankState;
 use railgate_model::UnixMillis;
-use railgate_probe::{ProcessId, RankReading, last_write, rank_readings};
+use railgate_probe::{ProcessId, RankReading, last_write, port_state, rank_readings};
 use serde::{Deserialize, Serialize};
 
 use crate::run::{Mine, PROC};
@@ -19,6 +19,8 @@ pub(crate) const TASK: Task = Task::new(PROBE, task);
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of the probes, while ranks wait.
 const EVERY: Duration = Duration::from_secs(10);
+/// The same of a node whose GPUs are idle: other nodes of the job may wait for it.
+const EVERY_IDLE: Duration = Duration::from_secs(30);
 /// Two readings that lie further apart do not show what a rank does now.
 const OLD: Duration = Duration::from_secs(60);
 
@@ -28,10 +30,18 @@ struct Order {
     gid: u32,
     programs: Vec<ProcessId>,
     logs: Vec<PathBuf>,
+    sysfs: PathBuf,
+    /// HCA and port of the job's rails.
+    ports: Vec<(String, u32)>,
 }
 
 /// Result of a probe.
-type Found = (Vec<RankReading>, Option<UnixMillis>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Found {
+    readings: Vec<RankReading>,
+    logged: Option<UnixMillis>,
+    ports_down: Vec<String>,
+}
 
 /// The last two readings of each program, and what follows from them.
 #[derive(Debug, Default)]
@@ -41,6 +51,7 @@ pub(crate) struct States {
     before: Option<(Instant, Vec<RankReading>)>,
     known: BTreeMap<ProcessId, RankState>,
     logged: Option<UnixMillis>,
+    ports_down: Vec<String>,
     told: bool,
 }
 
@@ -55,6 +66,11 @@ impl States {
         self.logged
     }
 
+    /// Ports of the job's rails that are not active, `mlx5_2:1 is DOWN`.
+    pub(crate) fn ports_down(&self) -> &[String] {
+        &self.ports_down
+    }
+
     /// Discards all readings, when no rank waits.
     pub(crate) fn clear(&mut self) {
         if self.asked.is_none() {
@@ -62,8 +78,8 @@ impl States {
         }
     }
 
-    /// Takes the result of a probe, and starts the next one if it is due.
-    pub(crate) fn step(&mut self, mine: &Mine, programs: Vec<ProcessId>, logs: Vec<PathBuf>) {
+    /// Takes the result of a probe, and starts the next one if it is due. `waits`: GPUs wait; otherwise the node is only idle.
+    pub(crate) fn step(&mut self, mine: &Mine, programs: Vec<ProcessId>, logs: Vec<PathBuf>, waits: bool) {
         if self.asked.as_ref().is_some_and(JoinHandle::is_finished) {
             match self.asked.take().map(JoinHandle::join) {
                 Some(Ok(Ok(found))) => self.take(Instant::now(), found),
@@ -78,14 +94,22 @@ impl States {
         if self.asked.is_some() || self.next.is_some_and(|next| now < next) {
             return;
         }
-        self.next = Some(now + EVERY);
+        self.next = Some(now + if waits { EVERY } else { EVERY_IDLE });
         let job = &mine.report.job;
-        let order = Order { uid: job.uid, gid: job.gid, programs, logs };
+        let rails = mine.report.rail_map.iter().flat_map(|map| &map.rails);
+        let order = Order {
+            uid: job.uid,
+            gid: job.gid,
+            programs,
+            logs,
+            sysfs: mine.config.source.sysfs.clone(),
+            ports: rails.map(|rail| (rail.hca.clone(), rail.port)).collect(),
+        };
         self.asked = std::thread::Builder::new().stack_size(256 << 10).spawn(move || ask(&order)).ok();
     }
 
-    fn take(&mut self, now: Instant, (readings, logged): Found) {
-        self.logged = logged;
+    fn take(&mut self, now: Instant, Found { readings, logged, ports_down }: Found) {
+        (self.logged, self.ports_down) = (logged, ports_down);
         self.known.clear();
         let before = self.before.replace((now, readings.clone()));
         let Some((then, before)) = before.filter(|(then, _)| now.duration_since(*then) <= OLD) else {
@@ -128,7 +152,12 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
         become_user(order.uid, order.gid, &[]).map_err(|why| why.to_string())?;
     }
     let readings = rank_readings(PROC.as_ref(), order.uid, &order.programs)?;
-    let found: Found = (readings, last_write(&order.logs));
+    let down = |(hca, port): &(String, u32)| {
+        let state = port_state(&order.sysfs, hca, *port).filter(|state| state != "ACTIVE")?;
+        Some(format!("{hca}:{port} is {state}"))
+    };
+    let ports_down = order.ports.iter().filter_map(down).collect();
+    let found = Found { readings, logged: last_write(&order.logs), ports_down };
     serde_json::to_vec(&found).map_err(|why| why.to_string())
 }
 
@@ -147,16 +176,17 @@ mod tests {
         };
         let mut states = States::default();
         let start = Instant::now();
-        states.take(start, (vec![reading(1, 500, 1000)], None));
+        let found = |reading, logged| Found { readings: vec![reading], logged, ports_down: Vec::new() };
+        states.take(start, found(reading(1, 500, 1000), None));
         assert_eq!(states.of((7, 1)), None, "one reading shows no rate");
-        states.take(start + Duration::from_secs(10), (vec![reading(1, 1000, 2000)], Some(5)));
+        states.take(start + Duration::from_secs(10), found(reading(1, 1000, 2000), Some(5)));
         let state = states.of((7, 1)).unwrap();
         assert_eq!((state.cpu_percent, state.bytes_s, states.logged()), (Some(50.0), Some(100.0), Some(5)));
         assert_eq!(state.kernel.as_deref(), Some("pipe_read"));
         // Another process has the number now; then a reading comes too late.
-        states.take(start + Duration::from_secs(20), (vec![reading(2, 0, 0)], None));
+        states.take(start + Duration::from_secs(20), found(reading(2, 0, 0), None));
         assert_eq!((states.of((7, 1)), states.of((7, 2))), (None, None));
-        states.take(start + Duration::from_secs(90), (vec![reading(2, 0, 0)], None));
+        states.take(start + Duration::from_secs(90), found(reading(2, 0, 0), None));
         assert_eq!(states.of((7, 2)), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
 use railgate_node_report::plain::span;
-use railgate_node_report::{Culprit, Hang, HangKind, MOST_AT_REST, WaitedIn};
+use railgate_node_report::{Culprit, Hang, HangKind, WaitedIn};
 
 use crate::GuardConfig;
 use crate::look::{Counts, CountsOf, Look, RankLook, RankState};
@@ -184,7 +184,7 @@ impl Case<'_> {
             signs.push(format!("nothing was written to the job's logs for {}", self.span(logged)));
         }
         // A second sign beside the GPUs.
-        if signs.is_empty() {
+        if signs.is_empty() && self.look.ports_down.is_empty() {
             return None;
         }
         Some(self.hang(HangKind::AllWait, &[], signs))
@@ -203,6 +203,7 @@ impl Case<'_> {
             self.span(self.since),
         )];
         signs.extend(more);
+        signs.extend(self.look.ports_down.iter().map(|port| format!("port {port}")));
         Hang {
             kind,
             since: self.since,
@@ -212,6 +213,7 @@ impl Case<'_> {
             waiting_gpus: u32::try_from(waiting).unwrap_or(u32::MAX),
             operation: self.look.counts.and_then(waited_in),
             signs,
+            ports_down: self.look.ports_down.to_vec(),
             act: None,
         }
     }
@@ -237,14 +239,14 @@ fn is_at_rest(state: &RankState) -> bool {
     !(waits_for_requests || computes || transfers || held)
 }
 
-/// The ranks of a node, if all of them are at rest, or have ended.
-pub(crate) fn all_at_rest(look: &Look<'_>) -> Option<Vec<Culprit>> {
-    let is_at_rest = |one: &RankLook| one.ended.is_some() || one.state.as_ref().is_some_and(is_at_rest);
-    let all = !look.ranks.is_empty() && look.ranks.iter().all(is_at_rest);
-    all.then(|| look.ranks.iter().take(MOST_AT_REST).map(culprit).collect())
+/// The ranks of a node that are at rest, are stopped, or have ended. A suspended job is not judged.
+pub(crate) fn at_rest<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
+    let rests = |state: &RankState| state.state == Some('T') || is_at_rest(state);
+    let rests = |one: &&RankLook| one.ended.is_some() || one.state.as_ref().is_some_and(rests);
+    look.ranks.iter().filter(rests).collect()
 }
 
-fn culprit(one: &RankLook) -> Culprit {
+pub(crate) fn culprit(one: &RankLook) -> Culprit {
     let state = one.state.as_ref();
     Culprit {
         rank: one.rank,

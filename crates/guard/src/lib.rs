@@ -22,13 +22,13 @@ use std::time::Duration;
 
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
-use railgate_node_report::{Hang, HangAct, HangKind, Hangs, NodeWait};
+use railgate_node_report::{Hang, HangAct, HangKind, Hangs, MOST_AT_REST, NodeWait};
 
 pub use config::{GuardConfig, GuardMode};
 pub use look::{Counts, CountsOf, Look, RankLook, RankState};
 pub use nodes::judge_nodes;
 
-use judge::{all_at_rest, judge};
+use judge::{at_rest, culprit, judge};
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
 /// proof counts.
@@ -90,15 +90,25 @@ impl Guard {
         lasts(self.since, SUSPICIOUS) || lasts(self.still, SUSPICIOUS_IDLE)
     }
 
-    /// The statement of this node for the others of its job, if no GPU of it has worked for [`GuardConfig::after`]. A node whose
-    /// GPUs are idle only makes it if all of its ranks are at rest.
+    /// The statement of this node for the others of its job, if no GPU of it has worked for [`GuardConfig::after`]. It is not made if
+    /// a rank may work: where no GPU waits, all ranks have to be at rest, and otherwise as many as there are idle GPUs.
     pub fn stands_still(&self, look: &Look<'_>) -> Option<NodeWait> {
         let since = self.still.filter(|_| !look.alone)?;
         if Duration::from_millis(look.end.saturating_sub(since)) < self.config.after {
             return None;
         }
         let waiting = look.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
-        let at_rest = if waiting > 0 { Vec::new() } else { all_at_rest(look)? };
+        let resting = at_rest(look);
+        // A rank of an idle GPU may compute on the CPU, for example in an evaluation: then all others wait for work.
+        let works = match waiting {
+            0 => resting.is_empty() || resting.len() < look.ranks.len(),
+            _ => resting.len() < look.gpus.len() - waiting,
+        };
+        if works {
+            return None;
+        }
+        let named = if waiting > 0 { 0 } else { MOST_AT_REST };
+        let at_rest = resting.into_iter().take(named).map(culprit).collect();
         let count = |gpus: usize| u32::try_from(gpus).unwrap_or(u32::MAX);
         Some(NodeWait {
             since,
@@ -108,6 +118,7 @@ impl Guard {
             at_rest,
             moved: look.counts.map(|counts| counts.moved),
             logged: look.logged,
+            ports_down: look.ports_down.to_vec(),
         })
     }
 

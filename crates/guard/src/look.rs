@@ -25,6 +25,8 @@ pub struct Look<'a> {
     pub alone: bool,
     /// When a process of the job last wrote to a log; `None`: not known.
     pub logged: Option<UnixMillis>,
+    /// Ports of the job's rails on this node that are not active, `mlx5_2:1 is DOWN`.
+    pub ports_down: &'a [String],
 }
 
 impl Look<'_> {

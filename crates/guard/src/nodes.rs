@@ -47,6 +47,10 @@ pub fn judge_nodes(
         let own = |one: &Culprit| Culprit { node: Some(name.clone()), ..one.clone() };
         wait.at_rest.iter().map(own).collect::<Vec<_>>()
     };
+    let down = |(name, wait): &(String, NodeWait)| {
+        wait.ports_down.iter().map(|port| format!("{port} on {name}")).collect::<Vec<_>>()
+    };
+    let ports_down: Vec<String> = standing.iter().flat_map(down).collect();
     let culprits: Vec<Culprit> = resting.iter().flat_map(of).collect();
     let kind = if resting.is_empty() {
         // A second sign beside the GPUs.
@@ -56,7 +60,7 @@ pub fn judge_nodes(
         let logged = logged.filter(|time| lasts(*time, now));
         signs.extend(moved.map(|time| format!("no rank has enqueued an operation for {}", long(time))));
         signs.extend(logged.map(|time| format!("nothing was written to the job's logs for {}", long(time))));
-        if signs.len() == 1 {
+        if signs.len() == 1 && ports_down.is_empty() {
             return None;
         }
         HangKind::AllWait
@@ -66,19 +70,23 @@ pub fn judge_nodes(
             "the GPUs of {} are idle, and its ranks neither compute nor transfer data",
             names.join(", ")
         ));
-        let blocked = culprits.iter().any(|one| one.state == Some('D'));
+        let is_in = |state| culprits.iter().any(|one| one.state == Some(state));
+        let blocked = is_in('D');
         let storage = culprits.iter().any(|one| one.kernel.as_deref().is_some_and(is_of_storage));
         let is_long = Duration::from_millis(now.saturating_sub(since)) >= set.after_storage;
         match (storage, blocked) {
+            _ if is_in('T') => HangKind::Stopped,
             (true, _) if !is_long => HangKind::Storage,
             (true, _) | (_, true) => HangKind::Blocked,
             _ => HangKind::Behind,
         }
     };
+    signs.extend(ports_down.iter().map(|port| format!("port {port}")));
     Some(Hang {
         kind,
         since,
         named: now,
+        ports_down,
         over: None,
         culprits,
         waiting_gpus: gpus,
@@ -158,6 +166,15 @@ mod tests {
         let counted = |ago: u64| NodeWait { moved: Some(NOW - ago * 1000), ..waits(300) };
         assert!(judged(&[counted(290), counted(280)], 2).is_some());
         assert_eq!(judged(&[counted(290), counted(20)], 2), None);
+    }
+
+    #[test]
+    fn a_port_that_is_down_is_a_second_sign_and_is_named() {
+        let down = NodeWait { ports_down: vec!["mlx5_2:1 is DOWN".to_owned()], ..waits(300) };
+        let hang = judged(&[waits(300), down], 2).unwrap();
+        assert_eq!(hang.kind, HangKind::AllWait);
+        assert_eq!(hang.sentence(), "16 GPUs wait, those of all ranks, and port mlx5_2:1 is DOWN on n1");
+        assert_eq!(hang.advice(), "check the cable and the switch port: mlx5_2:1 is DOWN on n1");
     }
 
     #[test]

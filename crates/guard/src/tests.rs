@@ -66,6 +66,7 @@ impl Run {
                 counts: self.counts.as_ref(),
                 alone: self.alone,
                 logged: self.logged,
+                ports_down: &[],
             };
             self.news.extend(self.guard.add(&look));
         }
@@ -478,6 +479,7 @@ fn a_node_of_several_says_that_it_stands_still_if_its_gpus_wait_or_all_its_ranks
             counts: None,
             alone,
             logged: None,
+            ports_down: &[],
         };
         run.guard.stands_still(&look).map(|wait| (wait.waiting_gpus, wait.at_rest.len()))
     };

@@ -8,6 +8,8 @@ const MOST_CULPRITS: usize = 16;
 /// Most signs of a hang, and the longest one, bytes.
 const MOST_SIGNS: usize = 8;
 const MOST_SIGN: usize = 240;
+/// Most ports that are listed.
+const MOST_PORTS: usize = 8;
 /// Longest name of an operation, a communicator or a function of the kernel.
 const MOST_NAME: usize = 64;
 
@@ -46,6 +48,9 @@ pub struct Hang {
     /// What it was concluded from, one sentence each.
     #[serde(default)]
     pub signs: Vec<String>,
+    /// Ports of the job's rails that are not active, `mlx5_2:1 is DOWN`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports_down: Vec<String>,
     /// What the guard did about it; `None`: nothing but naming it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub act: Option<HangAct>,
@@ -172,6 +177,12 @@ pub struct WaitedIn {
     pub seq: Option<u64>,
 }
 
+/// Keeps a list of ports within its limits.
+pub(crate) fn bound_ports(ports: &mut Vec<String>) {
+    ports.truncate(MOST_PORTS);
+    ports.iter_mut().for_each(|port| port.truncate(port.floor_char_boundary(MOST_SIGN)));
+}
+
 impl Hangs {
     /// Adds a hang that begins.
     pub fn add(&mut self, hang: Hang) {
@@ -234,7 +245,8 @@ impl Hang {
         match self.kind {
             HangKind::Gone => {
                 let exit = first.and_then(|one| one.exit).map_or("ended".to_owned(), |exit| exit.to_string());
-                format!("the process of {who} {exit}, and {wait}")
+                let process = if self.culprits.len() > 1 { "processes" } else { "process" };
+                format!("the {process} of {who} {exit}, and {wait}")
             }
             HangKind::Stopped => format!("{who} stopped (SIGSTOP), and {wait}"),
             HangKind::Behind => {
@@ -243,10 +255,21 @@ impl Hang {
             }
             HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
             HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
+            HangKind::AllWait if !self.ports_down.is_empty() => {
+                format!("{wait}, those of all ranks, and port {}", self.ports_down.join(", "))
+            }
             HangKind::AllWait => format!(
                 "{wait}, those of all ranks, and no rank is behind: operations in different order or of different size, or a \
                  broken link"
             ),
+        }
+    }
+
+    /// What to do.
+    pub fn advice(&self) -> String {
+        match self.ports_down.as_slice() {
+            [] => self.kind.advice().to_owned(),
+            ports => format!("check the cable and the switch port: {}", ports.join(", ")),
         }
     }
 
@@ -278,6 +301,7 @@ impl Hang {
         self.signs.iter_mut().for_each(|sign| sign.truncate(sign.floor_char_boundary(MOST_SIGN)));
         let name = |text: &mut String| text.truncate(text.floor_char_boundary(MOST_NAME));
         self.culprits = self.culprits.into_iter().map(Culprit::bounded).collect();
+        bound_ports(&mut self.ports_down);
         if let Some(act) = &mut self.act {
             act.why.truncate(act.why.floor_char_boundary(MOST_SIGN));
         }
@@ -303,6 +327,7 @@ mod tests {
             waiting_gpus: 7,
             operation: Some(WaitedIn { op: "x".repeat(100), ..WaitedIn::default() }),
             signs: vec!["y".repeat(1000); 20],
+            ports_down: Vec::new(),
             act: Some(HangAct { time: 1, what: HangActKind::NotEnded, why: "z".repeat(1000) }),
         }
     }

@@ -2,6 +2,7 @@ use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::Culprit;
+use crate::hangs::bound_ports;
 
 /// Most ranks in it.
 pub const MOST_AT_REST: usize = 16;
@@ -28,6 +29,9 @@ pub struct NodeWait {
     /// When a process of the job last wrote to a log; `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logged: Option<UnixMillis>,
+    /// Ports of the job's rails that are not active, `mlx5_2:1 is DOWN`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports_down: Vec<String>,
 }
 
 impl NodeWait {
@@ -35,6 +39,7 @@ impl NodeWait {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         self.at_rest.truncate(MOST_AT_REST);
+        bound_ports(&mut self.ports_down);
         self.at_rest = self.at_rest.into_iter().map(Culprit::bounded).collect();
         self
     }

@@ -41,7 +41,7 @@ pub use job_processes::{JobProbe, job_is_here, job_is_stopped, job_processes};
 pub use live::{Request, follow_up, live};
 pub use optics::module_of_dump;
 pub use process_end::{EndedProcess, ExitTold, Hold, ProcessId, ProcessWatch};
-pub use rail_counters::{RailTraffic, RailTrouble, rail_traffic, rail_trouble};
+pub use rail_counters::{RailTraffic, RailTrouble, port_state, rail_traffic, rail_trouble};
 pub use rank_states::{RankReading, last_write, rank_readings};
 pub use source::SourceConfig;
 pub use xid_watch::XidWatch;

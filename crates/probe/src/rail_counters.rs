@@ -1,3 +1,4 @@
+use railgate_fsutil::read_small;
 use std::path::Path;
 
 use railgate_model::Reading;
@@ -70,6 +71,14 @@ pub fn rail_trouble(sysfs: &Path, hca: &str, port: u32) -> RailTrouble {
         retransmits: sum(&dir, RETRANSMITS),
         congestion: sum(&dir, CONGESTION),
     }
+}
+
+/// State of a port as the kernel names it, `ACTIVE` or `DOWN`; `None` if it cannot be read.
+pub fn port_state(sysfs: &Path, hca: &str, port: u32) -> Option<String> {
+    let text = read_small(&port_dir(sysfs, hca, port).join("state")).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    let (_, name) = text.trim().split_once(": ")?;
+    Some(railgate_text::clip(name, 20))
 }
 
 fn port_dir(sysfs: &Path, hca: &str, port: u32) -> std::path::PathBuf {

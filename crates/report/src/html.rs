@@ -9,6 +9,7 @@ mod numbers;
 use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, Render, html};
+use railgate_model::UnixMillis;
 use railgate_node_report::plain::{clock, span, stamp};
 use railgate_store::Course;
 use railgate_text::shorten;
@@ -164,6 +165,22 @@ pub fn html_with(report: &JobReport, courses: &[Course], problems: &[String]) ->
         (lacking(&view))
     };
     page(report, &title, &body)
+}
+
+/// Why the job stands or ended, as one page: the answer first, then what shows it, then what happened on all nodes.
+pub fn answer_html(report: &JobReport, now: UnixMillis) -> String {
+    let answer = crate::view::answer::answer(report, now);
+    let body = html! {
+        h1 { (Text(&answer.job)) }
+        div.card {
+            @for (place, (name, text)) in answer.rows.iter().enumerate() {
+                p class=[(place == 0).then_some("why")] { strong { (Text(name)) } " " (Text(text)) }
+            }
+        }
+        h2 { "What happened" }
+        div.card { (story(&report.timeline)) }
+    };
+    page(report, &format!("Job {}: why", report.job), &body)
 }
 
 fn page(report: &JobReport, title: &str, body: &Markup) -> String {

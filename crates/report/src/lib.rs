@@ -19,7 +19,7 @@ mod view;
 mod why;
 
 pub use first_error::FirstError;
-pub use html::{html, html_with, redacted_html};
+pub use html::{answer_html, html, html_with, redacted_html};
 pub use job_report::{Attempt, JobReport, Missing};
 pub use json::json;
 pub use load::{load, load_known};

@@ -119,7 +119,7 @@ fn of_the_end(report: &JobReport, job: &dyn Display) -> Option<String> {
 fn after_hang(attempt: &Attempt) -> String {
     let hangs = attempt.nodes.iter().filter_map(|node| node.hangs.as_ref()).flat_map(|hangs| &hangs.list);
     let ended = hangs.filter(|hang| hang.act.is_some()).min_by_key(|hang| hang.since);
-    let advice = ended.map(|hang| format!("{}; ", hang.kind.advice())).unwrap_or_default();
+    let advice = ended.map(|hang| format!("{}; ", hang.advice())).unwrap_or_default();
     format!("{advice}then submit it again; with #SBATCH --railgate-requeue=auto it is requeued by itself")
 }
 

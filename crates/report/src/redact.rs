@@ -165,6 +165,7 @@ impl<'r> Pseudonyms<'r> {
             }
             for hang in node.hangs.iter_mut().flat_map(|hangs| &mut hangs.list) {
                 hang.signs.clear();
+                hang.ports_down.clear();
                 // It may quote Slurm's comment of a node.
                 if let Some(act) = hang.act.as_mut().filter(|act| act.what == HangActKind::NotEnded) {
                     "a limit of the cluster, or Slurm did not answer".clone_into(&mut act.why);

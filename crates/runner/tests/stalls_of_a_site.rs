@@ -51,6 +51,7 @@ impl Job {
             counts: None,
             alone: true,
             logged: None,
+            ports_down: &[],
         };
         let _ = self.guard.add(&look);
     }

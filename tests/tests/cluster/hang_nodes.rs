@@ -5,7 +5,7 @@ use railgate_tests::cluster::Builder;
 use railgate_tests::hang::RANK;
 use railgate_tests::poll;
 
-use crate::guard::{CONFIG, until_named, with_gpm};
+use crate::guard::{CONFIG, log, until_named, with_gpm};
 use crate::training::{MINUTE, one_line};
 
 #[test]
@@ -19,13 +19,17 @@ fn a_node_whose_ranks_all_rest_is_named_by_the_jobs_first_node() -> Result<()> {
             let words = ["-N2", "-n4", "--ntasks-per-node=2", "-w", nodes, "--gres=gpu:2", "-o", "log.%j"];
             alice.clone().env("PLAY", "sleeps").env("QUIT", quit).sbatch(&words, "srun rank")
         };
-        let (rests, deadlock) = (submit("gn[1-2]", "2,3")?, submit("gn[3-4]", "none")?);
+        let (rests, broken) = (submit("gn[1-2]", "2,3")?, submit("gn[3-4]", "none")?);
+        poll::until(MINUTE, "the ranks to work", || {
+            Ok(log(cluster, broken).contains("at work").then_some(()))
+        })?;
+        cluster.hardware("gn4")?.inject("ib-port-down@mlx5_1")?;
 
         let said = until_named(cluster, rests)?;
         let what = "ranks 2 and 3 on gn2 are asleep (hrtimer_nanosleep) and compute nothing, and 2 GPUs wait";
         assert!(said.starts_with("railgate: the job hangs on gn1 since ") && said.contains(what), "{said}");
-        let said = until_named(cluster, deadlock)?;
-        assert!(said.contains("4 GPUs wait, those of all ranks, and no rank is behind"), "{said}");
+        let said = until_named(cluster, broken)?;
+        assert!(said.contains("4 GPUs wait, those of all ranks, and port mlx5_1:1 is DOWN on gn4"), "{said}");
 
         // The stacks of both nodes are there, grouped.
         let why = poll::until(MINUTE, "the stacks", || {
@@ -40,10 +44,10 @@ fn a_node_whose_ranks_all_rest_is_named_by_the_jobs_first_node() -> Result<()> {
         );
 
         // All go on, and the hang is over.
-        for id in [rests, deadlock] {
+        for id in [rests, broken] {
             cluster.write("ctl", &format!("/home/rgalice/goes-on.{id}"), "")?;
         }
-        cluster.wait_job(deadlock, &["COMPLETED"], MINUTE)?;
+        cluster.wait_job(broken, &["COMPLETED"], MINUTE)?;
         alice.run(&["scancel", &rests.to_string()])?.ok()?;
         cluster.wait_job(rests, &["CANCELLED"], MINUTE)?;
         Ok(())

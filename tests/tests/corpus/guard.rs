@@ -57,6 +57,7 @@ fn named(recording: &Recording) -> Hangs {
             counts: None,
             alone: true,
             logged: None,
+            ports_down: &[],
         });
     }
     guard.hangs().clone()

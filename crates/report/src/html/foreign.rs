@@ -110,6 +110,7 @@ fn no_foreign_text_reaches_the_page_unfiltered() {
         let pages = [
             html_with(&report, std::slice::from_ref(&course), std::slice::from_ref(&evil)),
             crate::redacted_html(&report),
+            crate::answer_html(&report, 1_700_000_000_000),
         ];
         for page in pages {
             assert!(!page.contains("<b>") && !page.contains('\u{202e}'), "{page}");

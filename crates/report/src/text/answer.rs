@@ -43,6 +43,7 @@ mod tests {
                 waiting_gpus: 7,
                 operation: None,
                 signs: vec!["the program of rank 3 is stopped (state T)".to_owned()],
+                ports_down: Vec::new(),
                 act: None,
             };
             node.hangs = Some(Hangs { list: vec![hang], more: 0 });

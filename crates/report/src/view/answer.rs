@@ -70,5 +70,5 @@ fn hangs(rows: &mut Vec<(&'static str, String)>, node: &NodeReport, hang: &Hang,
     ));
     rows.extend(hang.signs.iter().map(|sign| ("SIGN", plain(sign))));
     rows.extend(hang.act.iter().map(|act| ("GUARD", plain(&act.sentence()))));
-    rows.push(("DO", hang.kind.advice().to_owned()));
+    rows.push(("DO", plain(&hang.advice())));
 }

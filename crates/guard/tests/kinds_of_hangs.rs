@@ -1,0 +1,226 @@
+//! Thirty-two kinds of hangs of a job on four nodes with eight ranks each, on a simulated clock: who is named, as what, and how soon.
+
+use std::collections::BTreeSet;
+
+use railgate_guard::{Counts, CountsOf, Guard, GuardConfig, Look, News, RankLook, RankState, judge_nodes};
+use railgate_model::{ProcessExit, UnixMillis};
+use railgate_node_report::phases::GpuActivity::{self, Idle, Waits, Works};
+use railgate_node_report::{Hang, HangKind, Hangs, NodeWait};
+
+const START: UnixMillis = 1_700_000_000_000;
+const FAULT: UnixMillis = START + 60_000;
+const SAMPLE: UnixMillis = 5_000;
+const NODES: u32 = 4;
+const EACH: u32 = 8;
+
+/// What the ranks do for which the others wait.
+#[derive(Clone, Copy)]
+enum Does {
+    /// Their processes end.
+    Ends(ProcessExit),
+    /// State and function of the kernel, percent of a core, bytes per second.
+    Is(char, &'static str, f64, f64),
+    /// They wait in a kernel, as all do.
+    Waits,
+    /// Their GPUs run a kernel that computes for ever.
+    Computes,
+}
+
+/// What is to be reported.
+#[derive(Clone, Copy)]
+enum Want {
+    /// This, with these ranks, within this time in seconds.
+    Named(HangKind, u64),
+    /// This without a rank.
+    NoRank(HangKind, u64),
+    /// Nothing: it could as well be work.
+    Nothing,
+}
+
+use Does::{Computes, Ends, Is};
+use HangKind::{AllWait, Behind, Blocked, Gone, Stopped, Storage};
+use Want::{Named, NoRank, Nothing};
+
+struct Kind {
+    name: &'static str,
+    ranks: &'static [u32],
+    does: Does,
+    /// NCCL's profiler plugin counts operations.
+    counted: bool,
+    want: Want,
+}
+
+const NODE_2: &[u32] = &[16, 17, 18, 19, 20, 21, 22, 23];
+const ALL: &[u32] = &[];
+
+const fn kind(name: &'static str, ranks: &'static [u32], does: Does, counted: bool, want: Want) -> Kind {
+    Kind { name, ranks, does, counted, want }
+}
+
+const SLEEP: Does = Is('S', "hrtimer_nanosleep", 0.1, 0.0);
+const LOCK: Does = Is('S', "futex_wait_queue", 0.2, 0.0);
+const LOADER: Does = Is('S', "pipe_read", 0.1, 0.0);
+const FUSE: Does = Is('D', "request_wait_answer", 0.0, 0.0);
+const NFS: Does = Is('D', "rpc_wait_bit_killable", 0.0, 0.0);
+const DRIVER: Does = Is('D', "nvidia_ioctl", 0.0, 0.0);
+
+const KINDS: [Kind; 32] = [
+    kind("exit 0", &[5], Ends(ProcessExit::Code(0)), true, Named(Gone, 60)),
+    kind("exit 0, no profiler", &[5], Ends(ProcessExit::Code(0)), false, Named(Gone, 60)),
+    kind("exception", &[9], Ends(ProcessExit::Code(1)), true, Named(Gone, 60)),
+    kind("segmentation fault", &[31], Ends(ProcessExit::Signal(11)), false, Named(Gone, 60)),
+    kind("killed for its memory", &[0], Ends(ProcessExit::Signal(9)), true, Named(Gone, 60)),
+    kind("end of unknown status", &[12], Ends(ProcessExit::Unknown), false, Named(Gone, 60)),
+    kind("two ranks of a node end", &[8, 9], Ends(ProcessExit::Code(1)), true, Named(Gone, 60)),
+    kind("SIGSTOP", &[3], Is('T', "do_signal_stop", 0.0, 0.0), true, Named(Stopped, 60)),
+    kind("SIGSTOP, no profiler", &[3], Is('T', "do_signal_stop", 0.0, 0.0), false, Named(Stopped, 60)),
+    kind("SIGSTOP of a whole node", NODE_2, Is('T', "do_signal_stop", 0.0, 0.0), true, Named(Stopped, 260)),
+    kind("sleep in Python", &[6], SLEEP, true, Named(Behind, 180)),
+    kind("sleep in Python, no profiler", &[6], SLEEP, false, Named(Behind, 180)),
+    kind("sleep of the first rank", &[0], SLEEP, true, Named(Behind, 180)),
+    kind("sleep of three ranks", &[10, 11, 12], SLEEP, true, Named(Behind, 180)),
+    kind("sleep of a whole node", NODE_2, SLEEP, true, Named(Behind, 260)),
+    kind("sleep of a whole node, no profiler", NODE_2, SLEEP, false, Named(Behind, 260)),
+    kind("deadlock of threads", &[27], LOCK, true, Named(Behind, 180)),
+    kind("deadlock of threads, no profiler", &[27], LOCK, false, Named(Behind, 180)),
+    kind("stuck loader worker", &[14], LOADER, true, Named(Behind, 180)),
+    kind("stuck loaders of a whole node", NODE_2, LOADER, true, Named(Behind, 260)),
+    kind("dead FUSE", &[1], FUSE, true, Named(Storage, 180)),
+    kind("dead NFS, no profiler", &[1], NFS, false, Named(Storage, 180)),
+    kind("dead NFS on a whole node", NODE_2, NFS, true, Named(Storage, 260)),
+    kind(
+        "checkpoint that never returns",
+        &[0],
+        Is('D', "folio_wait_bit_common", 0.0, 0.0),
+        true,
+        Named(Storage, 180),
+    ),
+    kind("stuck in the driver", &[20], DRIVER, true, Named(Blocked, 180)),
+    kind("stuck in the driver, no profiler", &[20], DRIVER, false, Named(Blocked, 180)),
+    kind("collectives in another order", ALL, Does::Waits, true, NoRank(AllWait, 260)),
+    kind("collectives of another size", ALL, Does::Waits, false, NoRank(AllWait, 260)),
+    kind("a GPU kernel that never ends", &[4], Computes, true, Nothing),
+    kind("an endless loop on the CPU", &[4], Is('R', "", 100.0, 0.0), true, Nothing),
+    kind("a rank that swaps", &[4], Is('D', "io_schedule", 2.0, 40e6), true, Nothing),
+    kind("a rank under a debugger", &[4], Is('t', "ptrace_stop", 0.0, 0.0), true, Nothing),
+];
+
+/// Samples of one node.
+struct Node {
+    guard: Guard,
+    first: u32,
+    standing: Option<NodeWait>,
+}
+
+impl Node {
+    fn sample(&mut self, kind: &Kind, now: UnixMillis) -> Option<News> {
+        let faulty = |rank: u32| kind.ranks.contains(&rank);
+        let ranks = self.first..self.first + EACH;
+        let hangs = now >= FAULT;
+        let spins = RankState { state: Some('R'), kernel: None, cpu_percent: Some(99.0), bytes_s: Some(0.0) };
+        let look = |rank: u32| {
+            let mut one = RankLook { rank, pid: 100 + rank, ended: None, state: Some(spins.clone()) };
+            match kind.does {
+                Ends(exit) if hangs && faulty(rank) => (one.ended, one.state) = (Some((FAULT, exit)), None),
+                Is(state, kernel, cpu, bytes) if hangs && faulty(rank) => {
+                    let kernel = Some(kernel.to_owned()).filter(|kernel| !kernel.is_empty());
+                    one.state = Some(RankState {
+                        state: Some(state),
+                        kernel,
+                        cpu_percent: Some(cpu),
+                        bytes_s: Some(bytes),
+                    });
+                }
+                _ => {}
+            }
+            one
+        };
+        let gpu = |rank: u32| match kind.does {
+            _ if !hangs => Works,
+            Computes if faulty(rank) => Works,
+            Ends(_) | Is(..) if faulty(rank) => Idle,
+            _ => Waits,
+        };
+        let (ranks, gpus): (Vec<RankLook>, Vec<GpuActivity>) =
+            ranks.map(|rank| (look(rank), gpu(rank))).unzip();
+        let moved = if hangs { FAULT } else { now };
+        let of = |one: &RankLook| (one.rank, one.pid, if hangs && faulty(one.rank) { 1180 } else { 1181 });
+        let counts = Counts {
+            moved,
+            communicators: vec![CountsOf {
+                communicator: "c0".to_owned(),
+                size: NODES * EACH,
+                ranks: ranks.iter().map(of).collect(),
+                op: "AllReduce".to_owned(),
+                seq: Some(1181),
+            }],
+        };
+        let look = Look {
+            start: now,
+            end: now + SAMPLE,
+            running: true,
+            gpus: &gpus,
+            ranks: &ranks,
+            counts: kind.counted.then_some(&counts),
+            alone: false,
+            logged: Some(moved),
+            ports_down: &[],
+        };
+        let news = self.guard.add(&look);
+        self.standing = self.guard.stands_still(&look);
+        news
+    }
+}
+
+/// The first hang that a node names, and after how many seconds.
+fn named(kind: &Kind) -> Option<(Hang, u64)> {
+    let config = GuardConfig::default();
+    let node =
+        |at| Node { guard: Guard::new(config.clone(), Hangs::default()), first: at * EACH, standing: None };
+    let mut nodes: Vec<Node> = (0..NODES).map(node).collect();
+    for sample in 0..120 {
+        let now = START + sample * SAMPLE;
+        let after = (now + SAMPLE).saturating_sub(FAULT) / 1000;
+        let all: Vec<News> = nodes.iter_mut().filter_map(|node| node.sample(kind, now)).collect();
+        if let Some(News::Named(hang)) = all.into_iter().next() {
+            return Some((hang, after));
+        }
+        // Once a minute the first node reads what the others have written.
+        if sample % 12 == 0 && nodes.first().is_some_and(|first| first.standing.is_some()) {
+            let standing: Vec<(String, NodeWait)> = (0..)
+                .zip(&nodes)
+                .filter_map(|(at, node): (u32, &Node)| Some((format!("n{at}"), node.standing.clone()?)))
+                .collect();
+            if let Some(hang) = judge_nodes(&standing, nodes.len(), now + SAMPLE, &config) {
+                return Some((hang, after));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn each_kind_is_named_with_its_ranks_or_not_at_all() {
+    let mut wrong = Vec::new();
+    for kind in &KINDS {
+        let found = named(kind);
+        let told = found.as_ref().map(|(hang, after)| format!("{} after {after} s", hang.sentence()));
+        let ranks = |hang: &Hang| hang.culprits.iter().map(|one| one.rank).collect::<BTreeSet<u32>>();
+        let wanted: BTreeSet<u32> = kind.ranks.iter().copied().collect();
+        let right = match (kind.want, &found) {
+            (Nothing, None) => true,
+            (Named(what, within), Some((hang, after))) => {
+                hang.kind == what && ranks(hang) == wanted && *after <= within
+            }
+            (NoRank(what, within), Some((hang, after))) => {
+                hang.kind == what && hang.culprits.is_empty() && *after <= within
+            }
+            _ => false,
+        };
+        println!("{:<38} {}", kind.name, told.as_deref().unwrap_or("-"));
+        if !right {
+            wrong.push((kind.name, told));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
