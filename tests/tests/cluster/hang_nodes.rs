@@ -31,11 +31,14 @@ fn a_node_whose_ranks_all_rest_is_named_by_the_jobs_first_node() -> Result<()> {
         let said = until_named(cluster, broken)?;
         assert!(said.contains("4 GPUs wait, those of all ranks, and port mlx5_1:1 is DOWN on gn4"), "{said}");
 
-        // The stacks of both nodes are there, grouped.
-        let why = poll::until(MINUTE, "the stacks", || {
+        // The partial report that names it follows the line in the log; the stacks of both nodes are there, grouped.
+        let why = poll::until(MINUTE, "the hang and the stacks", || {
             let text = one_line(&alice.run(&["railgate", "why", &rests.to_string()])?.ok()?);
             let both = ["; ranks 0-1 on gn1 in <module> (rank:", "; ranks 2-3 on gn2 in <module> (rank:"];
-            Ok(Some(text).filter(|text| both.iter().any(|part| text.contains(part))))
+            let is_whole = |text: &String| {
+                text.contains("ANSWER it hangs since ") && both.iter().any(|part| text.contains(part))
+            };
+            Ok(Some(text).filter(is_whole))
         })?;
         assert!(why.contains(&format!("{what} (gn1) SIGN no GPU of the job's 2 nodes worked for ")), "{why}");
         assert!(
