@@ -568,7 +568,7 @@ fn cost_of_a_pair_of_operations_in_cold_caches() {
 /// In the plugin and the C library, for a pair of operations. Valgrind does not use the kernel's `vdso`.
 #[cfg(target_arch = "x86_64")]
 #[test]
-#[ignore = "a measurement with valgrind: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture touches"]
+#[ignore = "a measurement with valgrind: cargo test --release -p nccl-profiler-railgate --test driver -- --ignored --nocapture cache_lines"]
 fn instructions_and_cache_lines_of_a_pair_of_operations() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
