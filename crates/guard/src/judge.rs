@@ -1,5 +1,6 @@
 //! Whether a wait is a hang, and who is waited for.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use railgate_model::UnixMillis;
@@ -103,16 +104,12 @@ impl Case<'_> {
 
     /// No rank makes progress, although all processes run.
     fn stands(&self, set: &GuardConfig) -> Option<Hang> {
-        let (behind, signs) = match self.behind() {
-            Some(found) => found,
-            None => match self.sleeps_alone() {
-                Some(found) => found,
-                None => return self.all_wait(set),
-            },
+        let Some((behind, signs)) = self.behind().or_else(|| self.sleeps_alone()) else {
+            return self.different().or_else(|| self.all_wait(set));
         };
         let states: Vec<&RankState> = behind.iter().map(|one| one.state.as_ref()).collect::<Option<_>>()?;
         if states.iter().any(|state| !is_at_rest(state)) {
-            return None;
+            return self.own_gpu(&behind, signs, set).filter(|_| states.iter().all(|state| polls(state)));
         }
         let signs = |more: Vec<String>| signs.iter().cloned().chain(more).collect();
         let sleep = behind.iter().zip(&states).map(|(one, state)| sleep(one.rank, state)).collect();
@@ -133,12 +130,10 @@ impl Case<'_> {
     /// Ranks of this node with fewer operations than others, and what shows it.
     fn behind(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
         let counts = self.look.counts?;
-        let of =
-            counts.communicators.iter().filter(|one| !one.behind().is_empty()).max_by_key(|one| one.size)?;
-        let pids = of.behind();
-        let behind: Vec<&RankLook> = self.running().filter(|one| pids.contains(&one.pid)).collect();
-        let fewest = of.ranks.iter().map(|one| one.2).min()?;
-        let most = of.ranks.iter().map(|one| one.2).max()?;
+        let of = behind_in(counts)?;
+        let behind = ranks_behind(self.look, of);
+        let fewest = of.ranks.iter().map(|one| one.ops).min()?;
+        let most = of.ranks.iter().map(|one| one.ops).max()?;
         if behind.is_empty() {
             return None;
         }
@@ -166,23 +161,85 @@ impl Case<'_> {
         one.then(|| (sleeping, vec!["one GPU is idle while the others wait".to_owned()]))
     }
 
+    /// All ranks of the job are on this node, and all of their GPUs wait.
+    fn all_gpus_wait(&self) -> bool {
+        let gpus = self.look.gpus;
+        self.look.alone && gpus.len() > 1 && gpus.iter().all(|gpu| *gpu == GpuActivity::Waits)
+    }
+
+    /// That the job has written nothing to its logs for as long.
+    fn silent(&self, set: &GuardConfig) -> Option<String> {
+        let logged = self.look.logged.filter(|logged| self.is_long(*logged, set))?;
+        Some(format!("nothing was written to the job's logs for {}", self.span(logged)))
+    }
+
+    fn is_long(&self, since: UnixMillis, set: &GuardConfig) -> bool {
+        Duration::from_millis(self.look.end.saturating_sub(since)) >= set.after
+    }
+
+    /// Ranks are behind and poll the GPU, as the others do. If their own GPU waits as well, they wait for another operation or
+    /// for a kernel that does not end. A rank that computes on the CPU looks the same, so the logs have to be silent.
+    fn own_gpu(&self, behind: &[&RankLook], mut signs: Vec<String>, set: &GuardConfig) -> Option<Hang> {
+        let silent = self.silent(set).filter(|_| self.all_gpus_wait())?;
+        let kind = match self.others_behind(behind) {
+            Some(sign) => {
+                signs.push(sign);
+                HangKind::Order
+            }
+            None => HangKind::OwnGpu,
+        };
+        signs.push(silent);
+        let culprits = if kind == HangKind::Order { &[] } else { behind };
+        Some(self.hang(kind, culprits, signs))
+    }
+
+    /// Other ranks are behind these in another communicator.
+    fn others_behind(&self, behind: &[&RankLook]) -> Option<String> {
+        let counts = self.look.counts?;
+        let is_behind = |pid: u32| behind.iter().any(|one| one.pid == pid);
+        let others = |of: &&CountsOf| {
+            let pids = of.behind();
+            !pids.is_empty()
+                && pids.iter().all(|pid| !is_behind(*pid))
+                && of.ranks.iter().any(|one| is_behind(one.pid))
+        };
+        let of = counts.communicators.iter().find(others)?;
+        Some(format!(
+            "in another communicator {} behind (the last operation there: {})",
+            are(&ranks_behind(self.look, of)),
+            of.op
+        ))
+    }
+
+    /// All ranks of a communicator wait in its operation of the same number, and it is not the same one.
+    fn different(&self) -> Option<Hang> {
+        let counts = self.look.counts.filter(|_| self.all_gpus_wait())?;
+        let of = counts.communicators.iter().find(|of| of.differs())?;
+        let mut by_op: BTreeMap<&str, Vec<&RankLook>> = BTreeMap::new();
+        for one in &of.ranks {
+            by_op.entry(&one.op).or_default().extend(self.running().filter(|rank| rank.pid == one.pid));
+        }
+        let number = of.ranks.first()?.ops;
+        let each = by_op.iter().map(|(op, of)| format!("operation {number} of {} is {op}", ranks(of)));
+        let signs: Vec<String> = each.collect();
+        // Those that do not do what most ranks do.
+        let most = by_op.values().max_by_key(|of| of.len())?;
+        let apart = by_op.values().filter(|of| *of != most).flatten().copied();
+        let culprits: Vec<&RankLook> = apart.filter(|_| most.len() * 2 > of.ranks.len()).collect();
+        Some(self.hang(HangKind::Order, &culprits, signs))
+    }
+
     /// All ranks of the job are on this node, all of their GPUs wait, and none is behind.
     fn all_wait(&self, set: &GuardConfig) -> Option<Hang> {
-        let all = self.look.gpus.len() > 1 && self.look.gpus.iter().all(|gpu| *gpu == GpuActivity::Waits);
-        if !self.look.alone || !all {
+        if !self.all_gpus_wait() {
             return None;
         }
-        let silent = |time: UnixMillis| self.look.end.saturating_sub(time);
-        let long = |time: UnixMillis| Duration::from_millis(silent(time)) >= set.after;
-        let counted = self.look.counts.map(|counts| counts.moved).filter(|moved| long(*moved));
-        let logged = self.look.logged.filter(|logged| long(*logged));
+        let counted = self.look.counts.map(|counts| counts.moved).filter(|moved| self.is_long(*moved, set));
         let mut signs = Vec::new();
         if let Some(moved) = counted {
             signs.push(format!("no rank has enqueued an operation for {}", self.span(moved)));
         }
-        if let Some(logged) = logged {
-            signs.push(format!("nothing was written to the job's logs for {}", self.span(logged)));
-        }
+        signs.extend(self.silent(set));
         // A second sign beside the GPUs.
         if signs.is_empty() && self.look.ports_down.is_empty() {
             return None;
@@ -211,7 +268,7 @@ impl Case<'_> {
             over: None,
             culprits: culprits.iter().map(|one| culprit(one)).collect(),
             waiting_gpus: u32::try_from(waiting).unwrap_or(u32::MAX),
-            operation: self.look.counts.and_then(waited_in),
+            operation: self.look.counts.filter(|_| kind != HangKind::Order).and_then(waited_in),
             signs,
             ports_down: self.look.ports_down.to_vec(),
             act: None,
@@ -227,6 +284,30 @@ fn gone_first(gone: &[&RankLook]) -> Option<UnixMillis> {
 fn waited_in(counts: &Counts) -> Option<WaitedIn> {
     let of: &CountsOf = counts.communicators.iter().max_by_key(|one| one.size)?;
     Some(WaitedIn { communicator: of.communicator.clone(), op: of.op.clone(), seq: of.seq })
+}
+
+/// The largest communicator in which ranks are behind others.
+fn behind_in(counts: &Counts) -> Option<&CountsOf> {
+    counts.communicators.iter().filter(|one| !one.behind().is_empty()).max_by_key(|one| one.size)
+}
+
+/// The ranks that are behind in a communicator and still run.
+fn ranks_behind<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
+    let pids = of.behind();
+    look.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
+}
+
+/// The ranks that are behind and poll the GPU, on a node whose GPUs all wait.
+pub(crate) fn behind_and_poll<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
+    let Some(of) = look.counts.and_then(behind_in) else { return Vec::new() };
+    let all = ranks_behind(look, of);
+    if all.iter().all(|one| one.state.as_ref().is_some_and(polls)) { all } else { Vec::new() }
+}
+
+/// Whether a program uses the CPU and transfers no data, as one that waits for its GPU does.
+fn polls(state: &RankState) -> bool {
+    state.cpu_percent.is_some_and(|cpu| cpu >= COMPUTES)
+        && !state.bytes_s.is_some_and(|bytes| bytes >= TRANSFERS)
 }
 
 /// Whether a program neither computes, nor transfers data, nor waits for requests; unknown counts as not at rest.
@@ -287,4 +368,9 @@ fn ranks(of: &[&RankLook]) -> String {
         2..=8 => format!("ranks {}", numbers.join(", ")),
         more => format!("ranks {} and {} more", numbers.join(", "), more - 8),
     }
+}
+
+/// `rank 3 is`, `ranks 3, 4 are`
+fn are(of: &[&RankLook]) -> String {
+    format!("{} {}", ranks(of), if of.len() == 1 { "is" } else { "are" })
 }

@@ -25,10 +25,10 @@ use railgate_node_report::phases::GpuActivity;
 use railgate_node_report::{Hang, HangAct, HangKind, Hangs, MOST_AT_REST, NodeWait};
 
 pub use config::{GuardConfig, GuardMode};
-pub use look::{Counts, CountsOf, Look, RankLook, RankState};
+pub use look::{Counts, CountsOf, Look, RankLook, RankOps, RankState};
 pub use nodes::judge_nodes;
 
-use judge::{at_rest, culprit, judge};
+use judge::{at_rest, behind_and_poll, culprit, judge};
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
 /// proof counts.
@@ -107,15 +107,20 @@ impl Guard {
         if works {
             return None;
         }
-        let named = if waiting > 0 { 0 } else { MOST_AT_REST };
-        let at_rest = resting.into_iter().take(named).map(culprit).collect();
+        let (at_rest, behind) = match waiting {
+            0 => (resting, Vec::new()),
+            _ if waiting == look.gpus.len() => (Vec::new(), behind_and_poll(look)),
+            _ => (Vec::new(), Vec::new()),
+        };
+        let named = |ranks: Vec<&RankLook>| ranks.into_iter().take(MOST_AT_REST).map(culprit).collect();
         let count = |gpus: usize| u32::try_from(gpus).unwrap_or(u32::MAX);
         Some(NodeWait {
             since,
             as_of: look.end,
             gpus: count(look.gpus.len()),
             waiting_gpus: count(waiting),
-            at_rest,
+            at_rest: named(at_rest),
+            behind: named(behind),
             moved: look.counts.map(|counts| counts.moved),
             logged: look.logged,
             ports_down: look.ports_down.to_vec(),

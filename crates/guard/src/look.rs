@@ -80,20 +80,41 @@ pub struct CountsOf {
     pub communicator: String,
     /// Number of its ranks, on all nodes.
     pub size: u32,
-    /// Rank in the communicator, process id, operations.
-    pub ranks: Vec<(u32, u32, u64)>,
+    /// The ranks of this node.
+    pub ranks: Vec<RankOps>,
     /// The last operation of a rank with the most.
     pub op: String,
     /// Its number among operations of the same name; `None` if not known.
     pub seq: Option<u64>,
 }
 
+/// What one rank has enqueued in a communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankOps {
+    /// Its number in the communicator.
+    pub rank: u32,
+    /// Process id of its program.
+    pub pid: u32,
+    /// Number of its operations.
+    pub ops: u64,
+    /// The last one; empty if not known.
+    pub op: String,
+}
+
 impl CountsOf {
     /// Process ids of the ranks with fewer operations than others; empty if all have the same number.
     pub(crate) fn behind(&self) -> Vec<u32> {
-        let most = self.ranks.iter().map(|one| one.2).max().unwrap_or(0);
-        let fewest = self.ranks.iter().map(|one| one.2).min().unwrap_or(0);
-        let behind = self.ranks.iter().filter(|one| one.2 == fewest && fewest < most);
-        behind.map(|one| one.1).collect()
+        let most = self.ranks.iter().map(|one| one.ops).max().unwrap_or(0);
+        let fewest = self.ranks.iter().map(|one| one.ops).min().unwrap_or(0);
+        let behind = self.ranks.iter().filter(|one| one.ops == fewest && fewest < most);
+        behind.map(|one| one.pid).collect()
+    }
+
+    /// Whether all ranks have enqueued the same number of operations, and the last ones differ.
+    pub(crate) fn differs(&self) -> bool {
+        let Some(first) = self.ranks.first() else { return false };
+        let known = self.ranks.iter().all(|one| one.ops == first.ops && !one.op.is_empty());
+        known && self.ranks.iter().any(|one| one.op != first.op)
     }
 }

@@ -43,15 +43,16 @@ pub fn judge_nodes(
         long(since),
         waiting.len()
     )];
-    let of = |(name, wait): &&(String, NodeWait)| {
-        let own = |one: &Culprit| Culprit { node: Some(name.clone()), ..one.clone() };
-        wait.at_rest.iter().map(own).collect::<Vec<_>>()
+    let of = |name: &str, ranks: &[Culprit]| {
+        let own = |one: &Culprit| Culprit { node: Some(name.to_owned()), ..one.clone() };
+        ranks.iter().map(own).collect::<Vec<_>>()
     };
     let down = |(name, wait): &(String, NodeWait)| {
         wait.ports_down.iter().map(|port| format!("{port} on {name}")).collect::<Vec<_>>()
     };
     let ports_down: Vec<String> = standing.iter().flat_map(down).collect();
-    let culprits: Vec<Culprit> = resting.iter().flat_map(of).collect();
+    let mut culprits: Vec<Culprit> =
+        resting.iter().flat_map(|(name, wait)| of(name, &wait.at_rest)).collect();
     let kind = if resting.is_empty() {
         // A second sign beside the GPUs.
         let moved = standing.iter().map(|(_, wait)| wait.moved).collect::<Option<Vec<_>>>();
@@ -59,11 +60,22 @@ pub fn judge_nodes(
         let moved = moved.and_then(|all| all.into_iter().max()).filter(|time| lasts(*time, now));
         let logged = logged.filter(|time| lasts(*time, now));
         signs.extend(moved.map(|time| format!("no rank has enqueued an operation for {}", long(time))));
+        let silent = logged.is_some();
         signs.extend(logged.map(|time| format!("nothing was written to the job's logs for {}", long(time))));
         if signs.len() == 1 && ports_down.is_empty() {
             return None;
         }
-        HangKind::AllWait
+        let mut behind = standing.iter().filter(|(_, wait)| !wait.behind.is_empty());
+        match (behind.next(), behind.next()) {
+            // A rank that computes on the CPU looks the same, so the logs have to be silent.
+            (Some(_), _) if !silent => return None,
+            (Some((name, wait)), None) => {
+                culprits = of(name, &wait.behind);
+                signs.push(format!("ranks of {name} enqueued fewer operations than others"));
+                HangKind::OwnGpu
+            }
+            _ => HangKind::AllWait,
+        }
     } else {
         let names: Vec<&str> = resting.iter().map(|(name, _)| name.as_str()).collect();
         signs.push(format!(

@@ -34,6 +34,10 @@ fn spins() -> RankState {
     RankState { state: Some('R'), kernel: None, cpu_percent: Some(99.0), bytes_s: Some(0.0) }
 }
 
+fn rank_ops(rank: u32, ops: u64, op: &str) -> RankOps {
+    RankOps { rank, pid: 100 + rank, ops, op: op.to_owned() }
+}
+
 impl Run {
     /// Four ranks that have worked for a minute.
     fn new() -> Self {
@@ -83,7 +87,8 @@ impl Run {
 
     /// Counts that stand still from now on: this rank is behind by one operation.
     fn count(&mut self, behind: u32) {
-        let ranks = (0..4).map(|rank| (rank, 100 + rank, if rank == behind { 1180 } else { 1181 })).collect();
+        let ops = |rank| if rank == behind { 1180 } else { 1181 };
+        let ranks = (0..4).map(|rank| rank_ops(rank, ops(rank), "AllReduce")).collect();
         let op = "AllReduce".to_owned();
         let of = CountsOf { communicator: "c0".to_owned(), size: 4, ranks, op, seq: Some(1181) };
         self.counts = Some(Counts { moved: self.now, communicators: vec![of] });
@@ -492,4 +497,87 @@ fn a_node_of_several_says_that_it_stands_still_if_its_gpus_wait_or_all_its_ranks
     let serves = RankState { kernel: Some("ep_poll".to_owned()), ..asleep() };
     assert_eq!(stands(all(Idle), serves, false, 900), None, "its ranks wait for requests");
     assert_eq!(stands(all(Works), asleep(), false, 900), None);
+}
+
+/// All four GPUs wait, and rank 2 polls its own one although it is behind.
+fn rank_2_waits_for_its_gpu() -> Run {
+    let mut run = Run::new();
+    run.gpus = vec![Waits; 4];
+    run.count(2);
+    run.logged = Some(run.now);
+    run
+}
+
+#[test]
+fn a_rank_whose_own_kernel_does_not_end_is_named_if_the_logs_are_silent() {
+    let mut run = rank_2_waits_for_its_gpu();
+    run.pass(200);
+    let hang = run.named().unwrap();
+    assert_eq!((hang.kind, run.culprits(), run.after_s()), (HangKind::OwnGpu, vec![2], 150));
+    assert_eq!(
+        hang.sentence(),
+        "rank 2 is waiting for a kernel of its own GPU that does not end, and 4 GPUs wait in AllReduce number 1181"
+    );
+    assert_eq!(hang.signs.last().unwrap(), "nothing was written to the job's logs for 2 min 30 s");
+    // An evaluation on small kernels: it writes its progress, transfers data, or its logs are not known.
+    let not_a_hang: [fn(&mut Run); 3] = [
+        |run| run.logged = None,
+        |run| run.ranks[2].state = Some(RankState { bytes_s: Some(5e6), ..spins() }),
+        |run| run.alone = false,
+    ];
+    for change in not_a_hang {
+        let mut run = rank_2_waits_for_its_gpu();
+        change(&mut run);
+        run.pass(600);
+        assert_eq!(run.news, []);
+    }
+    let mut run = rank_2_waits_for_its_gpu();
+    for _ in 0..10 {
+        run.logged = Some(run.now);
+        run.pass(60);
+    }
+    assert_eq!(run.news, []);
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_in_two_communicators_are_no_single_culprit() {
+    let mut run = rank_2_waits_for_its_gpu();
+    let counts = run.counts.as_mut().unwrap();
+    let ops = |rank| if rank == 2 { 7 } else { 6 };
+    let ranks = (0..4).map(|rank| rank_ops(rank, ops(rank), "Broadcast")).collect();
+    let op = "Broadcast".to_owned();
+    counts.communicators.push(CountsOf { communicator: "c1".to_owned(), size: 4, ranks, op, seq: None });
+    run.pass(200);
+    let hang = run.named().unwrap();
+    assert_eq!((hang.kind, hang.culprits.len(), run.after_s()), (HangKind::Order, 0, 150));
+    assert_eq!(
+        hang.signs[1..3],
+        [
+            "ranks 0, 1, 3 enqueued 6 operations, others 7 (the last one: Broadcast), and no rank one more for 2 min 30 s",
+            "in another communicator rank 2 is behind (the last operation there: AllReduce)",
+        ]
+    );
+}
+
+#[test]
+fn a_rank_in_another_operation_than_the_others_is_named() {
+    let mut run = rank_2_waits_for_its_gpu();
+    let op = |rank| if rank == 2 { "Broadcast" } else { "AllReduce" };
+    run.counts.as_mut().unwrap().communicators[0].ranks =
+        (0..4).map(|rank| rank_ops(rank, 1181, op(rank))).collect();
+    run.pass(200);
+    let hang = run.named().unwrap();
+    assert_eq!((hang.kind, run.culprits()), (HangKind::Order, vec![2]));
+    assert_eq!(hang.sentence(), "rank 2 is in another operation than the other ranks, and 4 GPUs wait");
+    assert_eq!(
+        hang.signs[1..],
+        ["operation 1181 of ranks 0, 1, 3 is AllReduce", "operation 1181 of rank 2 is Broadcast"]
+    );
+    // Of two halves none is the culprit.
+    let mut run = rank_2_waits_for_its_gpu();
+    let op = |rank| if rank % 2 == 0 { "Broadcast" } else { "AllReduce" };
+    run.counts.as_mut().unwrap().communicators[0].ranks =
+        (0..4).map(|rank| rank_ops(rank, 1181, op(rank))).collect();
+    run.pass(200);
+    assert_eq!((run.named().unwrap().kind, run.culprits()), (HangKind::Order, vec![]));
 }

@@ -1,8 +1,10 @@
-//! Thirty-two kinds of hangs of a job on four nodes with eight ranks each, on a simulated clock: who is named, as what, and how soon.
+//! Thirty-three kinds of hangs of a job on four nodes with eight ranks each, on a simulated clock: who is named, as what, and how soon.
 
 use std::collections::BTreeSet;
 
-use railgate_guard::{Counts, CountsOf, Guard, GuardConfig, Look, News, RankLook, RankState, judge_nodes};
+use railgate_guard::{
+    Counts, CountsOf, Guard, GuardConfig, Look, News, RankLook, RankOps, RankState, judge_nodes,
+};
 use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::phases::GpuActivity::{self, Idle, Waits, Works};
 use railgate_node_report::{Hang, HangKind, Hangs, NodeWait};
@@ -24,6 +26,8 @@ enum Does {
     Waits,
     /// Their GPUs run a kernel that computes for ever.
     Computes,
+    /// Their GPUs run a kernel of one thread block that does not end.
+    OneBlock,
 }
 
 /// What is to be reported.
@@ -37,8 +41,8 @@ enum Want {
     Nothing,
 }
 
-use Does::{Computes, Ends, Is};
-use HangKind::{AllWait, Behind, Blocked, Gone, Stopped, Storage};
+use Does::{Computes, Ends, Is, OneBlock};
+use HangKind::{AllWait, Behind, Blocked, Gone, OwnGpu, Stopped, Storage};
 use Want::{Named, NoRank, Nothing};
 
 struct Kind {
@@ -64,7 +68,7 @@ const FUSE: Does = Is('D', "request_wait_answer", 0.0, 0.0);
 const NFS: Does = Is('D', "rpc_wait_bit_killable", 0.0, 0.0);
 const DRIVER: Does = Is('D', "nvidia_ioctl", 0.0, 0.0);
 
-const KINDS: [Kind; 32] = [
+const KINDS: [Kind; 33] = [
     kind("exit 0", &[5], Ends(ProcessExit::Code(0)), true, Named(Gone, 60)),
     kind("exit 0, no profiler", &[5], Ends(ProcessExit::Code(0)), false, Named(Gone, 60)),
     kind("exception", &[9], Ends(ProcessExit::Code(1)), true, Named(Gone, 60)),
@@ -99,7 +103,8 @@ const KINDS: [Kind; 32] = [
     kind("stuck in the driver, no profiler", &[20], DRIVER, false, Named(Blocked, 180)),
     kind("collectives in another order", ALL, Does::Waits, true, NoRank(AllWait, 260)),
     kind("collectives of another size", ALL, Does::Waits, false, NoRank(AllWait, 260)),
-    kind("a GPU kernel that never ends", &[4], Computes, true, Nothing),
+    kind("a small GPU kernel that never ends", &[4], OneBlock, true, Named(OwnGpu, 260)),
+    kind("a large GPU kernel that never ends", &[4], Computes, true, Nothing),
     kind("an endless loop on the CPU", &[4], Is('R', "", 100.0, 0.0), true, Nothing),
     kind("a rank that swaps", &[4], Is('D', "io_schedule", 2.0, 40e6), true, Nothing),
     kind("a rank under a debugger", &[4], Is('t', "ptrace_stop", 0.0, 0.0), true, Nothing),
@@ -144,7 +149,12 @@ impl Node {
         let (ranks, gpus): (Vec<RankLook>, Vec<GpuActivity>) =
             ranks.map(|rank| (look(rank), gpu(rank))).unzip();
         let moved = if hangs { FAULT } else { now };
-        let of = |one: &RankLook| (one.rank, one.pid, if hangs && faulty(one.rank) { 1180 } else { 1181 });
+        let of = |one: &RankLook| RankOps {
+            rank: one.rank,
+            pid: one.pid,
+            ops: if hangs && faulty(one.rank) { 1180 } else { 1181 },
+            op: "AllReduce".to_owned(),
+        };
         let counts = Counts {
             moved,
             communicators: vec![CountsOf {

@@ -99,6 +99,10 @@ pub enum HangKind {
     Behind,
     /// All ranks of the job wait, and none is behind: operations in different order or of different size, or a broken link.
     AllWait,
+    /// Ranks wait in different operations, none of which can end.
+    Order,
+    /// A rank has enqueued fewer operations than the others and waits for its own GPU.
+    OwnGpu,
     /// A rank waits in the kernel, for a device or for memory.
     Blocked,
     /// A rank waits for a file system. Becomes a hang only after a long time: storage recovers.
@@ -113,6 +117,8 @@ impl HangKind {
             HangKind::Stopped => "stopped",
             HangKind::Behind => "behind",
             HangKind::AllWait => "all-wait",
+            HangKind::Order => "order",
+            HangKind::OwnGpu => "own-gpu",
             HangKind::Blocked => "blocked",
             HangKind::Storage => "storage",
         }
@@ -131,6 +137,11 @@ impl HangKind {
             }
             HangKind::Blocked => "check the file system or the device that the rank waits for",
             HangKind::Storage => "look at the file server first; the job continues if it answers",
+            HangKind::Order => "compare the stacks of the ranks: they call collectives in different order",
+            HangKind::OwnGpu => {
+                "look in that rank's stack for the kernel that it started last; a collective that only this rank has called \
+                 looks the same"
+            }
             HangKind::AllWait => {
                 "check that all ranks call the same collectives in the same order, with equal sizes"
             }
@@ -255,6 +266,14 @@ impl Hang {
             }
             HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
             HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
+            HangKind::Order if self.culprits.is_empty() => {
+                format!("{wait}, and the ranks are in different operations, so none of these ends")
+            }
+            HangKind::Order => format!("{who} in another operation than the other ranks, and {wait}"),
+            HangKind::OwnGpu => {
+                let own = if self.culprits.len() > 1 { "their own GPUs" } else { "its own GPU" };
+                format!("{who} waiting for a kernel of {own} that does not end, and {wait}")
+            }
             HangKind::AllWait if !self.ports_down.is_empty() => {
                 format!("{wait}, those of all ranks, and port {}", self.ports_down.join(", "))
             }

@@ -23,6 +23,10 @@ pub struct NodeWait {
     pub waiting_gpus: u32,
     /// The ranks at rest, if no GPU waits; at most [`MOST_AT_REST`].
     pub at_rest: Vec<Culprit>,
+    /// Ranks that have enqueued fewer operations than others of this node and wait for their own GPU, if GPUs wait; at most
+    /// [`MOST_AT_REST`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub behind: Vec<Culprit>,
     /// When a rank last enqueued an operation; `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved: Option<UnixMillis>,
@@ -38,9 +42,11 @@ impl NodeWait {
     /// The same within the limits, for one from a file.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        self.at_rest.truncate(MOST_AT_REST);
         bound_ports(&mut self.ports_down);
-        self.at_rest = self.at_rest.into_iter().map(Culprit::bounded).collect();
+        for ranks in [&mut self.at_rest, &mut self.behind] {
+            ranks.truncate(MOST_AT_REST);
+            *ranks = std::mem::take(ranks).into_iter().map(Culprit::bounded).collect();
+        }
         self
     }
 }

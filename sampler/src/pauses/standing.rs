@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use railgate_guard::{Counts as Told, CountsOf};
+use railgate_guard::{Counts as Told, CountsOf, RankOps};
 use railgate_model::UnixMillis;
 use railgate_rankfile::OPERATIONS;
 
@@ -48,13 +48,14 @@ impl Standing {
                 size: count.ranks,
                 ..CountsOf::default()
             });
+            let op = OPERATIONS.get(usize::from(count.op)).copied().unwrap_or_default();
             if of.ranks.len() < MOST_RANKS {
-                of.ranks.push((count.rank, pid, count.ops));
+                of.ranks.push(RankOps { rank: count.rank, pid, ops: count.ops, op: op.to_owned() });
             }
             let most = most.entry(count.hash).or_default();
             if count.ops >= *most {
                 *most = count.ops;
-                of.op = OPERATIONS.get(usize::from(count.op)).copied().unwrap_or_default().to_owned();
+                of.op = op.to_owned();
                 of.seq = (count.seq > 0).then_some(count.seq);
             }
         }
@@ -85,7 +86,9 @@ mod tests {
         let told = standing.told(&stood).unwrap();
         assert_eq!((told.moved, told.communicators.len()), (50_000, 1));
         let of = &told.communicators[0];
-        assert_eq!((of.size, &of.ranks[..], of.seq), (2, &[(0, 100, 5), (1, 101, 4)][..], Some(5)));
+        let ranks: Vec<(u32, u32, u64)> = of.ranks.iter().map(|one| (one.rank, one.pid, one.ops)).collect();
+        assert_eq!((of.size, &ranks[..], of.seq), (2, &[(0, 100, 5), (1, 101, 4)][..], Some(5)));
+        assert_eq!(of.ranks[0].op, OPERATIONS[0]);
         assert!(standing.add(90_000, &[counts(0, 5), counts(1, 5)]));
         assert!(!standing.add(90_100, &[counts(0, 6), counts(1, 5)]));
     }

@@ -10,7 +10,8 @@ use crate::training::{self, MINUTE, end, started, submit};
 /// GPM metrics of an H100 with half of its tensor pipes active.
 const WORK: &[(u32, f64)] = &[(1, 99.0), (2, 90.0), (3, 11.0), (5, 50.0), (7, 50.0), (10, 25.0), (12, 1.5)];
 
-/// Starts a hundred samplers of the run and kills each after a different delay; the last one keeps running.
+/// Starts a hundred samplers of the run and kills each after a different delay, then one that keeps running. A sampler that is not dead
+/// yet is still the one of its run, so a new one would end.
 const RESTARTS: &str = r#"
 cd /run/railgate/jobs/$1/current
 run=$(basename $(pwd -P)) size=$(cat samples.* | wc -c)
@@ -19,6 +20,8 @@ for n in $(seq 100); do
     setsid /usr/libexec/railgate/railgate-sampler $1 $run < /dev/null > /dev/null 2>&1 &
     sleep 0.0$((n % 10))
 done
+while pkill -9 -f "railgate-sampler $1 "; do sleep 0.05; done
+setsid /usr/libexec/railgate/railgate-sampler $1 $run < /dev/null > /dev/null 2>&1 &
 echo $(($(cat samples.* | wc -c) - size))
 "#;
 
