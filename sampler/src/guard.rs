@@ -10,7 +10,7 @@ use railgate_node_report::plain::clock;
 use railgate_node_report::usage::{Sample, State};
 use railgate_node_report::{Hang, HangAct, HangActKind, HangKind, Hangs, TaskRank, programs};
 use railgate_rundir::HangChoice;
-use railgate_runner::{SAMPLER_HANGS, append_to_log, guard_of_job};
+use railgate_runner::{SAMPLER_HANGS, append_to_log, guard_of_job, looks_at_others};
 use railgate_stacks::Target;
 
 use crate::ending::{Ending, Told, Wish};
@@ -95,7 +95,10 @@ impl Guarding {
         } else if !self.taken && (lasts || matches!(news, Some(News::Named(_)))) {
             self.taken = true;
             let running = of_step.values().flatten().filter(|one| one.ended.is_none());
-            self.evidence.take(mine, running.map(|one| Target::from(*one)).collect());
+            // The end of a process and a stopped one are proof, and NCCL has no complete answer then.
+            let proof = looks.iter().any(|one| one.ended.is_some() || is_stopped(one));
+            let ras = !proof && (alone || looks_at_others(&mine.report));
+            self.evidence.take(mine, running.map(|one| Target::from(*one)).collect(), ras);
         }
         if let Some(news) = news {
             self.record(mine, &news, outputs.log());
@@ -193,6 +196,10 @@ fn of_last_step(ranks: &[TaskRank]) -> BTreeMap<u32, Vec<&TaskRank>> {
         all.entry(one.rank).or_default().push(one);
     }
     all.into_iter().map(|(rank, of)| (rank, programs(&of))).collect()
+}
+
+fn is_stopped(rank: &RankLook) -> bool {
+    rank.state.as_ref().is_some_and(|state| state.state == Some('T'))
 }
 
 fn look(rank: u32, programs: &[&TaskRank], states: &States) -> RankLook {

@@ -46,10 +46,12 @@ trap finish EXIT
 install_and_configure "[stats]
 nccl_profiler = 'all'
 [guard]
-after = '$after'"
-install -d -m 1777 "$state/truth" "$state/dead" "$state/fr"
+after = '$after'
+[rails]
+flight_recorder = true"
+install -d -m 1777 "$state/truth" "$state/dead"
 install -m 644 tests/gpu/train/hangs.py "$state/"
-cp tests/gpu/dead-fuse.py tests/gpu/ask-ras.py "$state/"
+cp tests/gpu/dead-fuse.py "$state/"
 # Copies what a run leaves behind, before railgate's epilog removes it.
 cat >/etc/slurm/epilog.d/99-hangs <<EPILOG
 #!/bin/bash
@@ -62,8 +64,6 @@ cat >"$state/job.sh" <<JOB
 #!/bin/bash
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1 DEAD=$state/dead
 export TRUTH=$state/truth/\$1.json FIFO=$state/truth/\$1.fifo
-export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_PIPE_FILE=$state/fr/\$1- TORCH_FR_DUMP_TEMP_FILE=$state/fr/\$1.dump-
-export TORCH_NCCL_ENABLE_MONITORING=0
 srun --ntasks=2 python3 $state/hangs.py "\$1"
 JOB
 python3 "$state/dead-fuse.py" "$state/dead" >"$stage/dead-fuse.log" 2>&1 &
@@ -101,23 +101,21 @@ play() { # KIND
     until_true 90 test -s "$state/truth/$1.json" || { tail -5 "$state/reports/$id.log" && echo "$1 did not start" >>"$stage/table"; scancel "$id"; return; }
     fault=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["fault"])' "$state/truth/$1.json")
     if [[ $1 == swap ]]; then throttle "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$state/truth/$1.json")"; fi
-    (sleep 25 && timeout 40 python3 "$state/ask-ras.py" $((20000 + id % 8000)) >"$to/ras" 2>&1) &
-    local ras=$!
     until_true "${WITHIN:-200}" hang_of "$id" || verdict="not named"
     read -r kind ranks time < <(hang_of "$id" 2>/dev/null || echo "- - 0")
     until_true 20 seen "$id" HANG || true
     shown=$(date +%s.%N)
     until_true 15 seen "$id" STACKS || true
+    # PyTorch writes its record some eight seconds later. The end of a process needs none.
+    [[ $kind == gone ]] || until_true 14 seen "$id" RECORDED || true
     [[ $ranks == "${rank[$1]}" ]] || verdict="${verdict/right/another rank}"
     report_of "$id" --live >"$to/report.txt" 2>&1 || true
     runuser -u researcher -- railgate why "$id" >"$to/why.txt" 2>&1 || true
-    if [[ $kind != gone && $verdict == right ]] && ! grep -E STACKS "$to/report.txt" | grep -qE "${stack[$1]}"; then verdict="another stack"; fi
-    if [[ $1 == another-collective ]]; then
-        for pipe in "$state/fr/$1"-*.pipe; do [[ -p $pipe ]] && timeout 2 bash -c "echo dump >'$pipe'"; done
-        sleep 9
-        cp "$state/fr/$1".dump-* "$to/" 2>/dev/null || true
+    # Lines are wrapped.
+    if [[ $kind != gone && $verdict == right ]] &&
+        ! sed -n '/^STACKS/,/^RECORDED/p' "$to/report.txt" | tr -s '\n ' ' ' | grep -qE "${stack[$1]}"; then
+        verdict="another stack"
     fi
-    wait "$ras" || true
     sampler=$(pgrep -f "^/usr/libexec/railgate/railgate-sampler $id " | head -1)
     [[ -n $sampler ]] && awk '{ print "sampler ticks", $14 + $15, "of children", $16 + $17 }' "/proc/$sampler/stat" >"$to/sampler"
     echo "sampler seconds $(ps -o etimes= -p "${sampler:-1}")" >>"$to/sampler"
@@ -135,7 +133,7 @@ time, fault, shown = (float(one) for one in times)
 named = f"{kind:<9} rank {ranks:<4} named after {time - fault:.1f} s, in the report after {shown - fault:.1f} s" if time else ""
 print(f"{name:<20} {verdict:<14} {named}")
 PY
-    grep -E '^(HANG|STACKS)' "$to/report.txt" || true
+    sed -n '/^HANG/,/^PHASES/p' "$to/report.txt"
 }
 throttle() { # PID
     local group

@@ -23,7 +23,8 @@ const NEEDED: UnixMillis = 120_000;
 /// Functions of the kernel in which a server waits for requests. Training programs do not sleep there: Python's queues and
 /// data loaders use `poll` and `futex`.
 const REQUESTS: [&str; 3] = ["ep_poll", "inet_csk_accept", "unix_accept"];
-/// Parts of names of functions in which a process waits for a file system.
+/// Beginnings of words in names of functions in which a process waits for a file system: `ll_` is of `ll_lookup_it`, not of
+/// `poll_schedule_timeout`.
 const STORAGE: [&str; 20] = [
     "fuse",
     "request_wait_answer",
@@ -345,7 +346,8 @@ fn waits_for_storage(state: &RankState) -> bool {
 
 /// Whether a process waits for a file system in this function of the kernel.
 pub(crate) fn is_of_storage(kernel: &str) -> bool {
-    STORAGE.iter().any(|part| kernel.contains(part))
+    let begins = |(at, _): (usize, &str)| at == 0 || kernel.as_bytes().get(at - 1) == Some(&b'_');
+    STORAGE.iter().any(|word| kernel.match_indices(word).any(begins))
 }
 
 /// `rank 3 sleeps in hrtimer_nanosleep (state S), uses 0.1 % of a core and transfers no data`

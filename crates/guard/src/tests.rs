@@ -581,3 +581,27 @@ fn a_rank_in_another_operation_than_the_others_is_named() {
     run.pass(200);
     assert_eq!((run.named().unwrap().kind, run.culprits()), (HangKind::Order, vec![]));
 }
+
+#[test]
+fn a_loader_in_poll_or_a_driver_in_ioctl_does_not_wait_for_storage() {
+    for kernel in
+        ["poll_schedule_timeout.constprop.0", "nvidia_ioctl_wait", "futex_wait_queue", "do_poll", "pipe_read"]
+    {
+        assert!(!judge::is_of_storage(kernel), "{kernel}");
+    }
+    for kernel in [
+        "request_wait_answer",
+        "fuse_lock_inode",
+        "nfs_wait_bit_killable",
+        "nfs4_run_open_task",
+        "rpc_wait_bit_killable",
+        "ll_lookup_it",
+        "cl_sync_io_wait",
+        "ptlrpc_set_wait",
+        "folio_wait_bit_common",
+        "__wait_on_page_bit",
+        "jbd2_log_wait_commit",
+    ] {
+        assert!(judge::is_of_storage(kernel), "{kernel}");
+    }
+}

@@ -9,7 +9,7 @@ use railgate_model::UnixMillis;
 use railgate_text::shown;
 use serde::{Deserialize, Serialize};
 
-pub use groups::{Group, Groups, RankLine, group, text};
+pub use groups::{Group, Groups, LineOf, RankLine, group, place, text};
 
 /// Maximum number of ranks of a node.
 pub const MOST_RANKS: usize = 256;
@@ -24,6 +24,8 @@ const REASON_BYTES: usize = 200;
 /// Maximum length of the name of a kernel function, bytes.
 const KERNEL_BYTES: usize = 64;
 const MOST_PROBLEMS: usize = 8;
+/// Maximum number of sentences of RAS.
+pub const MOST_RAS: usize = 16;
 
 /// The stacks of a job's ranks on a node, while it hung: `<attempt>/<node>.stacks`.
 ///
@@ -57,6 +59,12 @@ pub struct Stacks {
     pub ranks: Vec<RankStack>,
     /// Number of requested processes beyond [`MOST_RANKS`].
     pub left_out: u32,
+    /// The last collectives by PyTorch's flight recorder, if the site has armed it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recorded: Vec<Recorded>,
+    /// What NCCL's RAS answered for all ranks of the job, one sentence each; at most 16. Only on the job's first node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ras: Vec<String>,
     /// What failed for more than one process; at most 8 lines.
     pub problems: Vec<String>,
 }
@@ -85,6 +93,16 @@ pub struct RankStack {
     pub why: Option<String>,
 }
 
+/// The operation of a rank that did not complete, by PyTorch's flight recorder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recorded {
+    /// The rank.
+    pub rank: u32,
+    /// As the end of a sentence: `in all_reduce number 2 of group 1 (order at hangs.py:87)`.
+    pub what: String,
+}
+
 /// A call in a Python stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
@@ -104,6 +122,10 @@ impl Stacks {
         self.left_out = self.left_out.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
         self.ranks.truncate(MOST_RANKS);
         self.ranks = self.ranks.into_iter().map(RankStack::bounded).collect();
+        self.recorded.truncate(MOST_RANKS);
+        self.recorded.iter_mut().for_each(|one| one.what = start(&one.what, REASON_BYTES));
+        self.ras.truncate(MOST_RAS);
+        self.ras = self.ras.iter().map(|text| start(text, REASON_BYTES)).collect();
         self.problems.truncate(MOST_PROBLEMS);
         self.problems = self.problems.iter().map(|text| start(text, REASON_BYTES)).collect();
         self

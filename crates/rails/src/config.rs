@@ -58,6 +58,8 @@ pub struct RailsConfig {
     pub cross_nic: Option<u32>,
     /// Whether each job gets its own RAS port.
     pub ras: bool,
+    /// Whether PyTorch's flight recorder can be read when a job hangs.
+    pub flight_recorder: bool,
     /// NCCL profiler plugin for every job with GPUs, absolute path; `None`: no plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profiler: Option<String>,
@@ -149,6 +151,7 @@ impl Default for RailsConfig {
             queue_pairs: None,
             cross_nic: None,
             ras: true,
+            flight_recorder: false,
             profiler: None,
             env_plugin: ENV_PLUGIN.to_owned(),
             topology_file: TopologyFile::Auto,

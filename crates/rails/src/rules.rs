@@ -137,6 +137,34 @@ pub static RULES: &[Rule] = &[
         ..ANY
     },
     Rule {
+        id: "flight-recorder-size",
+        variable: "TORCH_FR_BUFFER_SIZE",
+        when: "[rails] flight_recorder = true",
+        why: "the last collectives of each rank; some releases of PyTorch record none by default",
+        source: "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp; measured with 2.11",
+        value: |context| recorder_file(context, "").map(|_| "2000".to_owned()),
+        ..ANY
+    },
+    Rule {
+        id: "flight-recorder-pipe",
+        variable: "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        when: "[rails] flight_recorder = true, and the job has a place of its own on the node",
+        why: "a pipe for each rank, <value><rank>.pipe; when the job hangs, a line in it makes PyTorch write the record",
+        source: "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp; measured with 2.11",
+        value: |context| recorder_file(context, RECORDER_PIPE),
+        ..ANY
+    },
+    Rule {
+        id: "flight-recorder-file",
+        variable: "TORCH_FR_DUMP_TEMP_FILE",
+        when: "railgate set TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        why: "the record is written to the job's own place on the node, <value><rank>, and not to a shared /tmp",
+        source: "PyTorch torch/csrc/distributed/c10d/FlightRecorder.cpp; measured with 2.11",
+        with: Some("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
+        value: |context| recorder_file(context, RECORDER_DUMP),
+        ..ANY
+    },
+    Rule {
         id: "traffic-class",
         variable: "NCCL_IB_TC",
         when: "[rails] traffic_class, and every rail is RoCE",
@@ -424,6 +452,17 @@ const RAS_PORTS: std::ops::Range<u32> = 20_000..28_000;
 fn ras_port(context: &Context<'_>) -> Option<String> {
     let span = RAS_PORTS.end - RAS_PORTS.start;
     context.config.ras.then(|| format!("localhost:{}", RAS_PORTS.start + context.shape.job_id % span))
+}
+
+/// Beginnings of the names of the flight recorder's pipes and files, in the job's place on the node.
+const RECORDER_PIPE: &str = "fr-";
+/// See [`RECORDER_PIPE`].
+const RECORDER_DUMP: &str = "fr-dump-";
+
+fn recorder_file(context: &Context<'_>, name: &str) -> Option<String> {
+    let dir =
+        context.shape.user_dir.to_str().filter(|dir| !dir.is_empty() && context.config.flight_recorder)?;
+    Some(format!("{}/{name}", dir.trim_end_matches('/')))
 }
 
 /// Without a directory of its own, the job keeps the lines in its output.

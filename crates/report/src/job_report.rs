@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_diagnosis::{Analysis, Outcome, Rules, analyse};
 use railgate_model::{Allocation, UnixMillis};
 use railgate_node_report::plain::stamp;
-use railgate_node_report::stacks::{Group, Groups, RankLine};
+use railgate_node_report::stacks::{Group, Groups, LineOf, RankLine};
 use railgate_node_report::{
     Decision, DecisionKind, DownNode, Exit, NodeReport, PortUse, REPORT_SCHEMA, SlurmView,
 };
@@ -110,6 +110,12 @@ pub struct Attempt {
     /// What its ranks did while it hung, the largest group first. Only the job's owner and root get it; a redacted copy has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<Group>,
+    /// The operations that did not complete then, by PyTorch's flight recorder; the largest group first. As `stacks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recorded: Vec<Group>,
+    /// What NCCL's RAS answered then, one sentence each. As `stacks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ras: Vec<String>,
 }
 
 impl Attempt {
@@ -130,10 +136,11 @@ impl Attempt {
     }
 }
 
-/// The stacks of an attempt, grouped.
-fn grouped(lines: &[RankLine], attempt: u32) -> Vec<Group> {
+/// The lines of an attempt from one source, grouped.
+fn grouped(lines: &[RankLine], attempt: u32, of: LineOf) -> Vec<Group> {
     let mut groups = Groups::default();
-    lines.iter().filter(|line| line.attempt == attempt).cloned().for_each(|line| groups.add_line(line));
+    let wanted = lines.iter().filter(|line| line.attempt == attempt && line.of == of);
+    wanted.cloned().for_each(|line| groups.add_line(line));
     groups.finish()
 }
 
@@ -178,6 +185,8 @@ impl JobReport {
             analysis: None,
             first_error: None,
             stacks: Vec::new(),
+            recorded: Vec::new(),
+            ras: Vec::new(),
         };
         let mut uid = None;
         for node in parts.nodes {
@@ -249,7 +258,11 @@ impl JobReport {
             held = decision.map(|decision| decision.why.clone());
             missing.extend(lacking(attempt, job, local_dir));
             attempt.analysis = analysis(attempt, &mut reached, &config.rules);
-            attempt.stacks = grouped(&parts.stacks, attempt.attempt);
+            attempt.stacks = grouped(&parts.stacks, attempt.attempt, LineOf::Stack);
+            attempt.recorded = grouped(&parts.stacks, attempt.attempt, LineOf::Recorder);
+            let ras =
+                parts.stacks.iter().filter(|line| line.attempt == attempt.attempt && line.of == LineOf::Ras);
+            attempt.ras = ras.map(|line| line.what.clone()).collect();
             if explains(attempt) {
                 let found = first_error(attempt, &parts.logs);
                 attempt.first_error = found.filter(|error| !of_the_guard(attempt, error));

@@ -136,6 +136,8 @@ impl<'r> Pseudonyms<'r> {
         attempt.nodelist.clear();
         attempt.first_error = None;
         attempt.stacks.clear();
+        attempt.recorded.clear();
+        attempt.ras.clear();
         attempt.down.clear();
         attempt.silent_nodes.iter_mut().for_each(|node| self.cover(node));
         if let Some(decision) = &mut attempt.decision {

@@ -8,8 +8,12 @@
 
 mod collect;
 mod python;
+mod ras;
+mod recorder;
 mod task;
 
 pub use collect::{Order, Target, collect};
 pub use railgate_node_report::stacks::{Frame, Group, Groups, RankStack, Stacks, group, text};
+pub use ras::{RasOrder, ask_ras};
+pub use recorder::{RecorderOrder, read_recorder};
 pub use task::TASKS;

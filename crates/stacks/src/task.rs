@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::collect::{Order, Target};
 use crate::python;
+use crate::ras::{self, RAS};
+use crate::recorder::{self, RECORDER};
 
 pub(crate) const STATES: &str = "stack-states";
 pub(crate) const PYTHON: &str = "stack-python";
@@ -18,6 +20,8 @@ pub(crate) const PYTHON: &str = "stack-python";
 pub const TASKS: &[Task] = &[
     Task::new(STATES, |input| answer(input, states)).tracing(),
     Task::new(PYTHON, |input| answer(input, python_stack)).tracing(),
+    Task::new(RAS, |input| answer(input, |order| ras::task(&order))),
+    Task::new(RECORDER, |input| answer(input, recorder::task)),
 ];
 
 /// Memory of a child: the symbols of a large Python are some hundred megabytes.

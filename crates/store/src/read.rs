@@ -426,8 +426,7 @@ fn stacks(reader: &mut Reader<'_>, file: &Private<'_>) -> Result<(), String> {
         (all.schema, all.job, all.attempt, &all.node, &all.cluster)
     }
     let all = file.read(reader, MOST_STACKS, stated)?;
-    let ranks = all.stacks.bounded().ranks;
-    reader.parts.stacks.extend(ranks.iter().map(|rank| RankLine::new(all.attempt, &all.node, rank)));
+    reader.parts.stacks.extend(RankLine::all(all.attempt, &all.node, all.stacks));
     Ok(())
 }
 

@@ -31,6 +31,10 @@ class Ranks:
         self.others = [dist.new_group([0, 1]) for _ in range(2)]
         for group in self.others:
             dist.all_reduce(self.gradients, group=group)
+        if RANK == 0:
+            dist.send(self.gradients, 1)
+        else:
+            dist.recv(self.gradients, 0)
         torch.cuda.synchronize()
 
     def compute(self):
@@ -100,9 +104,10 @@ def another_collective(ranks):
 
 @kind
 def sizes(ranks):
-    ranks.gradients = torch.zeros(1 << (24 + RANK), device="cuda")
-    ranks.add_up()
-    ranks.add_up()
+    """NCCL sends 16 numbers in another way than 16 million."""
+    ranks.gradients = torch.zeros(16 if RANK == 0 else 1 << 24, device="cuda")
+    while True:
+        ranks.add_up()
 
 
 class Stuck(torch.utils.data.Dataset):

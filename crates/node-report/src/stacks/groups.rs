@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, RankStack};
+use super::{Frame, RankStack, Stacks};
 use crate::python_file::{is_own, name};
 
 /// Maximum number of groups in the text besides the largest one.
@@ -35,6 +35,19 @@ pub struct Group {
     pub nodes: Vec<String>,
 }
 
+/// Where a [`RankLine`] is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LineOf {
+    /// The stack of a process.
+    #[default]
+    Stack,
+    /// PyTorch's flight recorder.
+    Recorder,
+    /// NCCL's RAS: a sentence about all ranks.
+    Ras,
+}
+
 /// Summary of one process of a rank, in one line. [`Groups`] needs no more of its stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankLine {
@@ -48,13 +61,30 @@ pub struct RankLine {
     pub what: String,
     /// Whether that is from a Python stack.
     pub is_python: bool,
+    /// Where it is from.
+    #[serde(default)]
+    pub of: LineOf,
 }
 
 impl RankLine {
     /// The line of a stack.
     pub fn new(attempt: u32, node: &str, stack: &RankStack) -> Self {
         let is_python = stack.python.is_some();
-        RankLine { attempt, node: node.to_owned(), rank: stack.rank, what: what(stack), is_python }
+        let what = what(stack);
+        RankLine { attempt, node: node.to_owned(), rank: stack.rank, what, is_python, of: LineOf::Stack }
+    }
+
+    /// All lines of a node, within their limits.
+    pub fn all(attempt: u32, node: &str, stacks: Stacks) -> Vec<Self> {
+        let stacks = stacks.bounded();
+        let line = |rank: u32, what: &str, of: LineOf| {
+            let what = what.to_owned();
+            RankLine { attempt, node: node.to_owned(), rank, what, is_python: false, of }
+        };
+        let of_stacks = stacks.ranks.iter().map(|rank| RankLine::new(attempt, node, rank));
+        let recorded = stacks.recorded.iter().map(|one| line(one.rank, &one.what, LineOf::Recorder));
+        let ras = stacks.ras.iter().map(|text| line(0, text, LineOf::Ras));
+        of_stacks.chain(recorded).chain(ras).collect()
     }
 }
 
@@ -183,8 +213,9 @@ fn what(stack: &RankStack) -> String {
     }
 }
 
-/// The function that the innermost frame of the user's own code called, where the user's code called it.
-fn place(frames: &[Frame]) -> Option<String> {
+/// The function that the innermost frame of the user's own code called, where the user's code called it: `in all_reduce
+/// (train.py:88)`. `frames`: innermost first.
+pub fn place(frames: &[Frame]) -> Option<String> {
     let own = frames.iter().position(|frame| is_own(&frame.file));
     let (called, at) = match own {
         Some(own) => {

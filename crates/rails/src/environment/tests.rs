@@ -77,6 +77,24 @@ fn the_site_can_replace_force_and_forbid_variables() {
 }
 
 #[test]
+fn the_flight_recorder_is_armed_only_if_the_site_wants_it() {
+    let shape = JobShape { user_dir: "/run/railgate/jobs/7/current/user".into(), ..JobShape::default() };
+    let names = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"];
+    let of = |config: &RailsConfig, shape: &JobShape| {
+        let settings = settings(config, shape);
+        names.map(|name| value(&settings, name).map(str::to_owned))
+    };
+    assert_eq!(of(&RailsConfig::default(), &shape), [None, None, None]);
+    let armed = RailsConfig { flight_recorder: true, ..RailsConfig::default() };
+    let dir = "/run/railgate/jobs/7/current/user";
+    assert_eq!(
+        of(&armed, &shape),
+        [Some("2000".to_owned()), Some(format!("{dir}/fr-")), Some(format!("{dir}/fr-dump-"))]
+    );
+    assert_eq!(of(&armed, &JobShape::default()), [None, None, None], "the job has no place of its own");
+}
+
+#[test]
 fn the_debug_profile_writes_to_the_jobs_directory() {
     let shape = JobShape {
         profile: Some("debug".to_owned()),

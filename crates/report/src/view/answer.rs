@@ -2,11 +2,10 @@
 
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::{clock, float, plain, span};
-use railgate_node_report::stacks::text;
 use railgate_node_report::{Hang, NodeReport};
 use railgate_text::shorten;
 
-use super::screen::{telling, verdict};
+use super::screen::{hang_evidence, telling, verdict};
 use crate::{Attempt, EndKind, JobReport};
 
 /// The content of `railgate why`.
@@ -40,9 +39,7 @@ pub(crate) fn answer(report: &JobReport, now: UnixMillis) -> Answer {
             );
         }
     }
-    if let Some(attempt) = last.filter(|attempt| !attempt.stacks.is_empty()) {
-        rows.push(("STACKS", plain(&text(&attempt.stacks))));
-    }
+    rows.extend(last.into_iter().flat_map(hang_evidence));
     if !report.next_steps.is_empty() && !runs {
         rows.push(("DO", report.next_steps.join(" | ")));
     }

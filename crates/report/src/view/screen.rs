@@ -16,6 +16,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use super::counters::has_unclear_gpus;
 use crate::{Attempt, EndKind, JobReport};
+pub(super) use hang::hang_evidence;
 
 /// One row of the screen: a name such as `VERDICT`, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,13 +32,21 @@ pub(super) fn rows(attempts: &[Attempt]) -> Vec<Row> {
     if more > 0 {
         rows.push(Row::open_to_all("HANG", format!("and {more} more")));
     }
-    let stacks = attempts.iter().filter(|attempt| !attempt.stacks.is_empty());
-    rows.extend(
-        stacks.take(MOST).map(|attempt| {
-            Row::private("STACKS", format!("{}{}", of(attempt), plain(&text(&attempt.stacks))))
-        }),
-    );
+    let evidence = |attempt: &Attempt| {
+        let of = of(attempt);
+        hang_evidence(attempt).into_iter().map(move |(name, text)| Row::private(name, format!("{of}{text}")))
+    };
+    let with = attempts.iter().filter(|attempt| !attempt.stacks.is_empty());
+    rows.extend(with.take(MOST).flat_map(evidence));
     rows
+}
+
+/// What the ranks of an attempt did while it hung: name and text of each row. Names in it are the job owner's business.
+pub(in crate::view) fn hang_evidence(attempt: &Attempt) -> Vec<(&'static str, String)> {
+    let groups = [("STACKS", &attempt.stacks), ("RECORDED", &attempt.recorded)];
+    let groups = groups.into_iter().filter(|(_, groups)| !groups.is_empty());
+    let groups = groups.map(|(name, groups)| (name, plain(&text(groups))));
+    groups.chain(attempt.ras.iter().map(|sentence| ("RAS", plain(sentence)))).collect()
 }
 
 fn row(of: &str, node: &str, hang: &Hang) -> Row {
@@ -111,6 +119,14 @@ mod tests {
         let stacks = rows(std::slice::from_ref(&attempt)).pop().unwrap();
         assert_eq!(stacks.text(), "3 ranks in all_reduce (train.py:88); rank 2 on gn4 stopped (state T)");
         assert_eq!((stacks.name, stacks.open().as_str()), ("STACKS", ""));
+        attempt.recorded = vec![group(&[2], "in send number 4 of group 0 (train.py:90), not completed")];
+        attempt.ras = vec!["rank 2 of 4 has called AllReduce 664 times, the others 665".to_owned()];
+        let rows_with_all = rows(std::slice::from_ref(&attempt));
+        let names: Vec<(&str, String)> =
+            rows_with_all[3..].iter().map(|row| (row.name, row.text())).collect();
+        let recorded = "rank 2 on gn4 in send number 4 of group 0 (train.py:90), not completed".to_owned();
+        assert_eq!(names, [("RECORDED", recorded), ("RAS", attempt.ras[0].clone())]);
+        assert!(rows_with_all[3..].iter().all(|row| row.open().is_empty()), "only for the owner");
         assert!(!all[1].open().contains("gn4") && all[1].open().contains("rank 2 is stopped"));
         let second = crate::testing::story().attempts.remove(1);
         let both = rows(&[attempt, second]);
