@@ -98,7 +98,12 @@ play() { # KIND
     mkfifo -m 666 "$state/truth/$1.fifo"
     id=$(cd "$state/reports" && runuser -u researcher -- sbatch --parsable -J "$1" -o "$state/reports/%j.log" --gres=gpu:2 \
         --ntasks=2 --cpus-per-task=$(($(nproc) / 4)) --railgate-requeue=never "$state/job.sh" "$1")
-    until_true 90 test -s "$state/truth/$1.json" || { tail -5 "$state/reports/$id.log" && echo "$1 did not start" >>"$stage/table"; scancel "$id"; return; }
+    until_true 90 test -s "$state/truth/$1.json" || {
+        tail -5 "$state/reports/$id.log" || true
+        echo "$1 did not start" >>"$stage/table"
+        scancel "$id"
+        return
+    }
     fault=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["fault"])' "$state/truth/$1.json")
     if [[ $1 == swap ]]; then throttle "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$state/truth/$1.json")"; fi
     until_true "${WITHIN:-200}" hang_of "$id" || verdict="not named"
@@ -116,8 +121,8 @@ play() { # KIND
         ! sed -n '/^STACKS/,/^RECORDED/p' "$to/report.txt" | tr -s '\n ' ' ' | grep -qE "${stack[$1]}"; then
         verdict="another stack"
     fi
-    sampler=$(pgrep -f "^/usr/libexec/railgate/railgate-sampler $id " | head -1)
-    [[ -n $sampler ]] && awk '{ print "sampler ticks", $14 + $15, "of children", $16 + $17 }' "/proc/$sampler/stat" >"$to/sampler"
+    sampler=$(pgrep -o -f "^/usr/libexec/railgate/railgate-sampler $id " || true)
+    [[ -z $sampler ]] || awk '{ print "sampler ticks", $14 + $15, "of children", $16 + $17 }' "/proc/$sampler/stat" >"$to/sampler"
     echo "sampler seconds $(ps -o etimes= -p "${sampler:-1}")" >>"$to/sampler"
     scancel "$id"
     [[ $1 != file-system ]] || pkill -9 -f "$state/dead-fuse.py" || true
@@ -138,12 +143,13 @@ PY
 throttle() { # PID
     local group
     group=/sys/fs/cgroup$(sed 's/^0:://' "/proc/$1/cgroup")
-    [[ -e $group/memory.high ]] && echo 64M >"$group/memory.high" && echo "throttled in $group"
+    [[ -e $group/memory.high ]] || { echo "no memory.high in $group" && return; }
+    echo 64M >"$group/memory.high"
 }
 
 left=()
 for kind in "${wanted[@]}"; do
-    ((SECONDS + 95 < deadline)) || { left+=("$kind") && continue; }
+    ((SECONDS + 80 < deadline)) || { left+=("$kind") && continue; }
     say "$kind ($SECONDS s)"
     play "$kind"
 done

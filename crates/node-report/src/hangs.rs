@@ -277,10 +277,14 @@ impl Hang {
             HangKind::AllWait if !self.ports_down.is_empty() => {
                 format!("{wait}, those of all ranks, and port {}", self.ports_down.join(", "))
             }
-            HangKind::AllWait => format!(
-                "{wait}, those of all ranks, and no rank is behind: operations in different order or of different size, or a \
-                 broken link"
-            ),
+            HangKind::AllWait => {
+                // Without counts it is not known whether one is.
+                let none = if self.operation.is_some() { ", and no rank is behind" } else { "" };
+                format!(
+                    "{wait}, those of all ranks{none}: operations in different order or of different size, a message that is \
+                     not received, or a broken link"
+                )
+            }
         }
     }
 
@@ -401,8 +405,11 @@ mod tests {
         );
         assert!(
             say(HangKind::AllWait, &[], None)
-                .starts_with("3 GPUs wait, those of all ranks, and no rank is behind")
+                .starts_with("3 GPUs wait, those of all ranks: operations in different order")
         );
+        assert!(say(HangKind::AllWait, &[], Some(operation.clone())).starts_with(
+            "3 GPUs wait in AllReduce number 1181, those of all ranks, and no rank is behind: "
+        ));
     }
 
     #[test]
