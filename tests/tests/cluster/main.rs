@@ -17,6 +17,7 @@ mod forged_lines;
 mod gate;
 mod guard;
 mod hang_end;
+mod hang_evidence;
 mod hang_nodes;
 mod hangs;
 mod held_locks;

@@ -1,0 +1,128 @@
+//! What a hung job itself says about its hang, through NCCL's RAS and PyTorch's flight recorder: true, forged, endless.
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
+use railgate_tests::hang::RANK;
+use railgate_tests::poll;
+
+use crate::guard::{CONFIG, until_named, with_gpm};
+use crate::training::{MINUTE, one_line, samplers};
+
+/// Stands in for NCCL and PyTorch in each task, as `$SAYS` has it: `true`, `nothing` or `lies`.
+const LIBRARIES: &str = r#"#!/usr/bin/python3
+import os, pickle, socket, sys, time
+rank, says, answer = os.environ.pop("SLURM_PROCID"), os.environ["SAYS"], open("/usr/local/share/ras.json", "rb").read()
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+dump = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank
+def serve():
+    host, port = os.environ["NCCL_RAS_ADDR"].split(":")
+    with socket.create_server((host, int(port))) as server:
+        client, _ = server.accept()
+        commands = client.makefile("rb")
+        for reply in (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n", answer):
+            commands.readline()
+            client.sendall(reply)
+        while says == "lies":
+            client.sendall(b'{"communicators": [' * 10000)
+        client.close()
+class Calls:
+    def __reduce__(self):
+        return (os.system, ("touch ~/called",))
+if rank == "0" and says != "nothing" and os.fork() == 0:
+    serve()
+    os._exit(0)
+if says == "lies":
+    # The first rank's pipe leads to a file of its own, the other's record calls a program; and processes come and go.
+    if rank == "0":
+        open(os.path.expanduser("~/precious"), "w").write("as it was")
+        os.symlink(os.path.expanduser("~/precious"), pipe)
+    for _ in range(30):
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+if not os.path.lexists(pipe):
+    os.mkfifo(pipe)
+if says == "true" or says == "lies" and rank == "1":
+    open(pipe).readline()
+    frames = [{"name": "all_reduce", "filename": "/opt/lib/python3.12/site-packages/torch/distributed/d.py", "line": 3068},
+              {"name": "step", "filename": "/home/a/train.py", "line": 87}]
+    entry = {"frames": frames, "process_group": ("0", "default_pg"), "collective_seq_id": 7, "is_p2p": False,
+             "profiling_name": "nccl:all_reduce", "input_sizes": [[16]], "input_dtypes": ["Float"], "state": "scheduled"}
+    record = {"version": "2.10", "entries": [Calls() if says == "lies" else entry]}
+    with open(dump, "wb") as file:
+        pickle.dump(record, file, 2)
+"#;
+/// What NCCL 2.28.9 answered about a job with a rank that was gone.
+const RAS: &str = include_str!("../../../crates/stacks/src/ras/answers/2.28.9-rank-gone.json");
+
+/// A listener of another user on the port of the job's RAS.
+fn listen(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
+    let port = 20_000 + job % 8_000;
+    let script = format!(
+        "import socket, time\ns = socket.create_server(('localhost', {port}))\nprint('listens', flush=True)\n\
+         while True:\n c, _ = s.accept()\n c.sendall(b'SERVER PROTOCOL 2\\n')\n time.sleep(1)"
+    );
+    let shell = format!("setsid python3 -c \"{script}\" < /dev/null > /tmp/listener.{job} 2>&1 & echo");
+    cluster.bob().on(node).run(&["sh", "-c", &shell])?.ok()?;
+    poll::until(MINUTE, "the other user to listen", || {
+        let said = cluster.bob().on(node).run(&["cat", &format!("/tmp/listener.{job}")])?.both();
+        Ok(said.contains("listens").then_some(()))
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_hung_job_is_asked_and_what_it_says_harms_no_one() -> Result<()> {
+    let config = format!("{CONFIG}[rails]\nflight_recorder = true\n");
+    let builder = Builder::new(3)
+        .config(&config)?
+        .file("/usr/local/bin/rank", RANK)
+        .file("/usr/local/bin/libraries", LIBRARIES)
+        .file("/usr/local/share/ras.json", RAS);
+    builder.test(|cluster| {
+        with_gpm(cluster)?;
+        let alice = cluster.alice();
+        let submit = |node: &str, says: &str| {
+            let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
+            let all_wait = alice.clone().env("PLAY", "waits").env("QUIT", "none").env("SAYS", says);
+            all_wait.sbatch(&words, "srun sh -c 'libraries & exec rank'")
+        };
+        let (honest, silent, lies) = (submit("gn1", "true")?, submit("gn2", "nothing")?, submit("gn3", "lies")?);
+        listen(cluster, "gn2", silent)?;
+        for id in [honest, silent, lies] {
+            let said = until_named(cluster, id)?;
+            assert!(said.contains("2 GPUs wait, those of all ranks: operations in different order"), "{said}");
+        }
+        let says = |id: u32, part: &str| {
+            poll::until(2 * MINUTE, &format!("'{part}' in the report of job {id}"), || {
+                let text = one_line(&alice.run(&["railgate", "report", &id.to_string(), "--live"])?.ok()?);
+                Ok(Some(text).filter(|text| text.contains(part)))
+            })
+        };
+        let text = says(honest, " RECORDED 2 ranks in all_reduce number 7 of group 0 (default_pg), 16 Float")?;
+        assert!(text.contains("called as all_reduce (train.py:87), not completed"), "{text}");
+        assert!(
+            text.contains(
+                " RAS rank 1 of the 2 in communicator 366e9b51f4946a81 (process 893 on 192.0.2.2) does not answer"
+            ),
+            "{text}"
+        );
+        let other = one_line(&cluster.bob().run(&["railgate", "report", &honest.to_string(), "--live"])?.both());
+        assert!(!other.contains("RECORDED") && !other.contains(" RAS rank"), "{other}");
+
+        let text = says(silent, " RAS no answer: the program on port ")?;
+        assert!(text.contains("not of the job's owner") && !text.contains("RECORDED"), "{text}");
+        let text = says(lies, " RAS no answer: ")?;
+        assert!(text.contains("STACKS") && !text.contains("RECORDED"), "{text}");
+        assert_eq!(cluster.read(CONTROLLER, "/home/rgalice/precious")?, "as it was");
+        assert!(cluster.read(CONTROLLER, "/home/rgalice/called").is_err(), "the record was run");
+        for (node, id) in [("gn1", honest), ("gn2", silent), ("gn3", lies)] {
+            assert_eq!(samplers(cluster, node, Some(id))?.len(), 1, "{node}");
+            alice.run(&["scancel", &id.to_string()])?.ok()?;
+            cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
+            cluster.wait_node(node, "idle", MINUTE, |node| node.state().starts_with("IDLE"))?;
+            assert!(!cluster.node(node)?.drained(), "{node}: {}", cluster.node(node)?.reason());
+        }
+        Ok(())
+    })
+}
