@@ -116,9 +116,12 @@ fn a_hung_job_is_asked_and_what_it_says_harms_no_one() -> Result<()> {
         assert!(text.contains("STACKS") && !text.contains("RECORDED"), "{text}");
         assert_eq!(cluster.read(CONTROLLER, "/home/rgalice/precious")?, "as it was");
         assert!(cluster.read(CONTROLLER, "/home/rgalice/called").is_err(), "the record was run");
-        for (node, id) in [("gn1", honest), ("gn2", silent), ("gn3", lies)] {
+        let all = [("gn1", honest), ("gn2", silent), ("gn3", lies)];
+        for (node, id) in all {
             assert_eq!(samplers(cluster, node, Some(id))?.len(), 1, "{node}");
             alice.run(&["scancel", &id.to_string()])?.ok()?;
+        }
+        for (node, id) in all {
             cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
             cluster.wait_node(node, "idle", MINUTE, |node| node.state().starts_with("IDLE"))?;
             assert!(!cluster.node(node)?.drained(), "{node}: {}", cluster.node(node)?.reason());
