@@ -188,23 +188,10 @@ fn lines(node: &str, job: u32, hang: &Hang, whose: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::Culprit;
-
     use super::*;
 
     fn hang(kind: HangKind) -> Hang {
-        Hang {
-            kind,
-            since: 1_700_000_000_000,
-            named: 1_700_000_045_000,
-            over: None,
-            culprits: vec![Culprit { rank: 2, ..Culprit::default() }],
-            waiting_gpus: 3,
-            operation: None,
-            signs: Vec::new(),
-            ports_down: Vec::new(),
-            act: None,
-        }
+        Hang { kind, ..railgate_node_report::testing::hang(1_700_000_000_000) }
     }
 
     #[test]

@@ -234,18 +234,7 @@ mod tests {
 
     #[test]
     fn the_line_in_the_log_names_node_time_rank_and_command() {
-        let hang = |kind| Hang {
-            kind,
-            since: 1_700_000_000_000,
-            named: 1_700_000_045_000,
-            over: None,
-            culprits: vec![railgate_node_report::Culprit { rank: 2, ..Default::default() }],
-            waiting_gpus: 3,
-            operation: None,
-            signs: Vec::new(),
-            ports_down: Vec::new(),
-            act: None,
-        };
+        let hang = |kind| Hang { kind, ..railgate_node_report::testing::hang(1_700_000_000_000) };
         assert_eq!(
             line("gn4", 7, &hang(HangKind::Stopped)),
             "railgate: the job hangs on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate \

@@ -12,9 +12,26 @@ use crate::{
     Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, GateRun, NodeReport, Options, RunGpus,
     SetBy, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses, kernel_events, port_uses,
 };
+use crate::{Culprit, Hang, HangKind};
 
 pub const START: u64 = 1_800_000_000_000;
 pub const HOUR: u64 = 3_600_000;
+
+/// Rank 2 is stopped and three GPUs wait, since this time; named 45 s later.
+pub fn hang(since: u64) -> Hang {
+    Hang {
+        kind: HangKind::Stopped,
+        since,
+        named: since + 45_000,
+        over: None,
+        culprits: vec![Culprit { rank: 2, ..Culprit::default() }],
+        waiting_gpus: 3,
+        operation: None,
+        signs: Vec::new(),
+        ports_down: Vec::new(),
+        act: None,
+    }
+}
 
 pub fn machine(node: &str, faults: &str) -> Snapshot {
     let text = if faults.is_empty() { "h100-sxm".to_owned() } else { format!("h100-sxm:{faults}") };

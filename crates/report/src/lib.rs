@@ -3,6 +3,7 @@
 //! [`JobReport::merge`] interprets the records, `view` makes every sentence once, and text, HTML and the redacted
 //! copy lay them out.
 
+mod clocks;
 mod exits;
 mod first_error;
 mod html;

@@ -2,10 +2,11 @@ use std::collections::BTreeSet;
 
 use railgate_model::xid_catalogue::{Owner, explain};
 use railgate_model::{ProcessExit, UnixMillis};
-use railgate_node_report::plain::plain;
+use railgate_node_report::plain::{float, plain, span};
 use railgate_node_report::{ActKind, HangActKind, NodeReport};
 use serde::{Deserialize, Serialize};
 
+use crate::clocks::{clock_errors, corrected};
 use crate::exits::ending;
 use crate::why::decided;
 use crate::{Attempt, EndKind};
@@ -52,8 +53,15 @@ pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
     let mut events = Vec::new();
     for attempt in attempts {
         ordinary(attempt, &mut events);
+        let wrong = clock_errors(&attempt.nodes);
         for node in &attempt.nodes {
+            let first = events.len();
             remarkable(attempt.attempt, node, &mut events);
+            if let Some(error) = wrong.get(node.node.as_str()) {
+                let of_node = events.get_mut(first..).unwrap_or_default();
+                of_node.iter_mut().for_each(|event| event.time = corrected(event.time, *error));
+                events.push(wrong_clock(attempt.attempt, node, *error));
+            }
         }
         if let Some(decision) = &attempt.decision {
             events.push(Event {
@@ -70,6 +78,21 @@ pub(crate) fn timeline(attempts: &[Attempt]) -> Vec<Event> {
     events
 }
 
+fn wrong_clock(attempt: u32, node: &NodeReport, error: i64) -> Event {
+    let seconds = span(float(error.unsigned_abs()) / 1000.0);
+    let side = if error > 0 { "ahead of" } else { "behind" };
+    Event {
+        time: corrected(node.start, error),
+        by_then: false,
+        attempt,
+        node: node.node.clone(),
+        weight: Weight::Warn,
+        what: format!(
+            "the clock is {seconds} {side} those of the job's other nodes; times of this node are corrected here"
+        ),
+    }
+}
+
 fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
     let mut push = |time, node: String, what: String| {
         let weight = Weight::Step;
@@ -79,6 +102,8 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
         Some(look) => look.verdict.fitness.to_string(),
         None => "not judged".to_owned(),
     };
+    let wrong = clock_errors(&attempt.nodes);
+    let of = |node: &NodeReport| wrong.get(node.node.as_str()).copied().unwrap_or(0);
     if attempt.nodes.len() <= FEW_NODES {
         for node in &attempt.nodes {
             // A running or dead node has only its start report.
@@ -86,9 +111,9 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
                 None if node.end.is_none() => "the job begins".to_owned(),
                 _ => format!("prolog: {}", fitness(node)),
             };
-            push(node.start, node.node.clone(), what);
+            push(corrected(node.start, of(node)), node.node.clone(), what);
         }
-    } else if let Some(start) = attempt.start {
+    } else if let Some(start) = attempt.nodes.iter().map(|node| corrected(node.start, of(node))).min() {
         let mut counts = std::collections::BTreeMap::<String, usize>::new();
         for node in &attempt.nodes {
             *counts.entry(fitness(node)).or_default() += 1;
@@ -97,7 +122,9 @@ fn ordinary(attempt: &Attempt, events: &mut Vec<Event>) {
             counts.iter().map(|(fitness, count)| format!("{count} {fitness}")).collect();
         push(start, format!("{} nodes", attempt.nodes.len()), format!("prologs: {}", counts.join(", ")));
     }
-    if let Some(end) = attempt.end {
+    let own_end = |node: &NodeReport| node.end.map(|end| corrected(end, of(node)));
+    let end = if wrong.is_empty() { attempt.end } else { attempt.nodes.iter().filter_map(own_end).max() };
+    if let Some(end) = end {
         // A job that is completing in order to be requeued has an end, too.
         let what = match attempt.ended.kind {
             EndKind::Running | EndKind::Waiting => "the epilogs have begun".to_owned(),

@@ -20,7 +20,7 @@ pub fn answer(report: &JobReport, now: UnixMillis) -> Lines {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::testing::{job, part};
+    use railgate_node_report::testing::{hang, job, part};
     use railgate_node_report::{Culprit, Hang, HangKind, Hangs};
 
     use super::*;
@@ -36,15 +36,11 @@ mod tests {
             }
             let hang = Hang {
                 kind,
-                since: start + 10_000,
-                named: start + 55_000,
                 over: over.map(|after| start + after),
                 culprits: vec![Culprit { rank: 3, ..Culprit::default() }],
                 waiting_gpus: 7,
-                operation: None,
                 signs: vec!["the program of rank 3 is stopped (state T)".to_owned()],
-                ports_down: Vec::new(),
-                act: None,
+                ..hang(start + 10_000)
             };
             node.hangs = Some(Hangs { list: vec![hang], more: 0 });
             let report = merged(vec![node], vec![], slurm(state));

@@ -43,7 +43,8 @@ pub(super) fn hung(attempt: &Attempt) -> Option<Ended> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::{Culprit, Hang, HangAct, HangKind, Hangs};
+    use railgate_node_report::testing::hang;
+    use railgate_node_report::{Hang, HangAct, Hangs};
 
     use super::*;
 
@@ -53,18 +54,8 @@ mod tests {
         let end = 1_700_000_400_000;
         attempt.end = Some(end);
         let with = |attempt: &mut Attempt, what, time| {
-            let hang = Hang {
-                kind: HangKind::Stopped,
-                since: time - 300_000,
-                named: time - 255_000,
-                over: None,
-                culprits: vec![Culprit { rank: 2, ..Culprit::default() }],
-                waiting_gpus: 3,
-                operation: None,
-                signs: Vec::new(),
-                ports_down: Vec::new(),
-                act: Some(HangAct { time, what, why: "--railgate-hang=end".to_owned() }),
-            };
+            let act = Some(HangAct { time, what, why: "--railgate-hang=end".to_owned() });
+            let hang = Hang { act, ..hang(time - 300_000) };
             attempt.nodes[0].hangs = Some(Hangs { list: vec![hang], more: 0 });
             attempt.nodes[0].node = "gn4".to_owned();
         };

@@ -72,25 +72,14 @@ fn row(of: &str, node: &str, hang: &Hang) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::{Culprit, Hangs};
+    use railgate_node_report::Hangs;
 
     use super::*;
 
     #[test]
     fn a_hang_names_its_node_time_rank_and_how_soon_it_was_named() {
         let mut attempt = crate::testing::story().attempts.remove(0);
-        let hang = |since, kind, over| Hang {
-            kind,
-            since,
-            named: since + 45_000,
-            over,
-            culprits: vec![Culprit { rank: 2, ..Culprit::default() }],
-            waiting_gpus: 3,
-            operation: None,
-            signs: Vec::new(),
-            ports_down: Vec::new(),
-            act: None,
-        };
+        let hang = |since, kind, over| Hang { kind, over, ..railgate_node_report::testing::hang(since) };
         let node = attempt.nodes.first_mut().unwrap();
         let start = 1_700_000_000_000;
         let list = vec![
