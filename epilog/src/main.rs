@@ -25,7 +25,7 @@ use railgate_runner::{
     Hook, Purpose, application, check_node, communication, drain, forget_job, guarded, now, record,
 };
 use railgate_slurm::ExitCodes;
-use railgate_store::store;
+use railgate_store::{bring_stacks, store};
 
 fn main() -> ExitCode {
     let own = [railgate_runner::tasks(), vec![tasks::TASK, leftovers::TASK, job_log::TASK]].concat();
@@ -86,6 +86,9 @@ fn run(hook: &Hook) {
     let stored = store(&hook.config.report, &report);
     for problem in &stored.problems {
         tracing::warn!(job = job.id, "report: {problem}");
+    }
+    if let Err(why) = bring_stacks(&hook.config.report, &report) {
+        tracing::warn!(job = job.id, "stacks: {why}");
     }
     job_log::find(hook, &report, outputs.as_ref());
     failure_line::say(hook, &report.for_reader());

@@ -289,10 +289,15 @@ impl Hang {
     }
 
     /// What to do.
+    pub fn fix(&self) -> &'static str {
+        if self.ports_down.is_empty() { self.kind.advice() } else { "check the cable and the switch port" }
+    }
+
+    /// The same, with the ports that are down.
     pub fn advice(&self) -> String {
         match self.ports_down.as_slice() {
-            [] => self.kind.advice().to_owned(),
-            ports => format!("check the cable and the switch port: {}", ports.join(", ")),
+            [] => self.fix().to_owned(),
+            ports => format!("{}: {}", self.fix(), ports.join(", ")),
         }
     }
 

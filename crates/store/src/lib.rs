@@ -28,6 +28,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use railgate_child::{Task, ask};
+use railgate_fsutil::read::whole_bytes;
 use railgate_model::UnixMillis;
 use railgate_node_report::stacks::RankLine;
 use railgate_node_report::{Decision, JobLog, JobStacks, NodeReport, SlurmEnd};
@@ -176,15 +177,56 @@ pub fn store_log(config: &ReportConfig, report: &NodeReport, log: &JobLog) -> Re
     if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
 }
 
-/// Stores the stacks of a hung job's ranks beside a node's report, readable by the job's owner alone. Later ones replace them.
+/// Stores the stacks of a hung job's ranks, readable by the job's owner alone. Later ones replace them. They are kept on this machine
+/// first, since the job may hang because the file server does, and then moved beside the node's report if that is possible;
+/// else [`bring_stacks`] moves them later.
 ///
 /// # Errors
 /// Why they could not be stored.
 pub fn store_stacks(config: &ReportConfig, report: &NodeReport, stacks: &JobStacks) -> Result<(), String> {
     let content = serde_json::to_vec(stacks).map_err(|why| why.to_string())?;
     let order = WriteOrder { private: true, ..order_for(config, report, STACKS)? };
-    let stored = place(config, order, &content);
-    if stored.path.is_some() { Ok(()) } else { Err(stored.problems.join("; ")) }
+    let local = on_this_machine(config, order.clone());
+    let kept = put(config, &local, &content);
+    match (kept, bring(config, order, &content)) {
+        (Err(kept), Err(brought)) => Err(format!("{kept}; {brought}")),
+        _ => Ok(()),
+    }
+}
+
+/// Moves stacks that are on this machine beside the node's report.
+///
+/// # Errors
+/// Why they could not be moved; then they stay.
+pub fn bring_stacks(config: &ReportConfig, report: &NodeReport) -> Result<(), String> {
+    let order = WriteOrder { private: true, ..order_for(config, report, STACKS)? };
+    let local = on_this_machine(config, order.clone()).path();
+    match whole_bytes(&local, read::MOST_STACKS) {
+        Ok(content) => bring(config, order, &content),
+        Err(why) if why.is_absent() => Ok(()),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// Writes a file into the shared directory, and removes the one on this machine.
+fn bring(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Result<(), String> {
+    let Some(dir) = &config.dir else { return Ok(()) };
+    put(config, &WriteOrder { dir: dir.clone(), ..order.clone() }, content)?;
+    let local = on_this_machine(config, order).path();
+    match std::fs::remove_file(&local) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {why}", local.display())),
+        _ => Ok(()),
+    }
+}
+
+fn on_this_machine(config: &ReportConfig, order: WriteOrder) -> WriteOrder {
+    WriteOrder { dir: config.local_dir.clone(), owner: None, only_existing: false, ..order }
+}
+
+fn put(config: &ReportConfig, order: &WriteOrder, content: &[u8]) -> Result<(), String> {
+    ask(WRITE, &order.encode(content), config.deadline)
+        .map(drop)
+        .map_err(|why| format!("{}: {why}", order.path().display()))
 }
 
 /// Stores a report of the start of the job on this node in the shared directory. The final report replaces it;
@@ -196,10 +238,7 @@ pub fn store_start(config: &ReportConfig, report: &NodeReport) -> Result<(), Str
     let Some(dir) = &config.dir else { return Ok(()) };
     let content = write::shortened(report, config.max_bytes())?;
     let order = WriteOrder { dir: dir.clone(), replace: false, ..order_for(config, report, ".json")? };
-    let path = order.path();
-    ask(WRITE, &order.encode(&content), config.deadline)
-        .map(drop)
-        .map_err(|why| format!("{}: {why}", path.display()))
+    put(config, &order, &content)
 }
 
 /// Stores a partial report while the job runs, replacing an earlier one, if [`store_start`] has stored the
@@ -273,16 +312,16 @@ fn place(config: &ReportConfig, order: WriteOrder, content: &[u8]) -> Stored {
     let mut problems = Vec::new();
     if let Some(dir) = &config.dir {
         let shared = WriteOrder { dir: dir.clone(), ..order.clone() };
-        match ask(WRITE, &shared.encode(content), config.deadline) {
-            Ok(_) => return Stored { path: Some(shared.path()), shared: true, problems },
-            Err(why) => problems.push(format!("{}: {why}", shared.path().display())),
+        match put(config, &shared, content) {
+            Ok(()) => return Stored { path: Some(shared.path()), shared: true, problems },
+            Err(why) => problems.push(why),
         }
     }
-    let local = WriteOrder { dir: config.local_dir.clone(), owner: None, only_existing: false, ..order };
-    match ask(WRITE, &local.encode(content), config.deadline) {
-        Ok(_) => Stored { path: Some(local.path()), shared: false, problems },
+    let local = on_this_machine(config, order);
+    match put(config, &local, content) {
+        Ok(()) => Stored { path: Some(local.path()), shared: false, problems },
         Err(why) => {
-            problems.push(format!("{}: {why}", local.path().display()));
+            problems.push(why);
             Stored { path: None, shared: false, problems }
         }
     }

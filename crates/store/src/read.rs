@@ -29,7 +29,7 @@ pub(super) const MOST_PROBLEMS: usize = 50;
 /// Size of a file with a first error: some sentences.
 const MOST_ERROR: u64 = 64 << 10;
 /// Size of a file with stacks: 256 ranks with 64 frames of some hundred bytes.
-const MOST_STACKS: u64 = 4 << 20;
+pub(super) const MOST_STACKS: u64 = 4 << 20;
 /// User-written content can expand when parsed: a child that needs more memory than this ends.
 const MOST_MEMORY: u64 = 2 << 30;
 

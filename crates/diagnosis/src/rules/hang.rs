@@ -131,7 +131,7 @@ impl Guarded<'_> {
             [one] => facts.name_of(self.node, one.rank),
             _ => self.node.to_owned(),
         };
-        Found { fix: Some(hang.kind.advice()), ..Found::new(confidence, part, what) }
+        Found { fix: Some(hang.fix()), ..Found::new(confidence, part, what) }
     }
 }
 

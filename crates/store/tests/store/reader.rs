@@ -11,8 +11,8 @@ use railgate_node_report::{
 };
 use railgate_report::{EndKind, load};
 use railgate_store::{
-    Asked, Placed, Query, ReportAccess, ReportConfig, Retention, load_nodelist, load_parts, load_words,
-    recorded_ends, store, store_decision, store_ends, store_log, store_stacks, sweep,
+    Asked, Placed, Query, ReportAccess, ReportConfig, Retention, bring_stacks, load_nodelist, load_parts,
+    load_words, recorded_ends, store, store_decision, store_ends, store_log, store_stacks, sweep,
 };
 
 use crate::{GROUP, JOB, MINUTE, OTHER, OWNER, Place, SLURM_USER, as_user, decision, ended, report};
@@ -87,7 +87,17 @@ pub(crate) fn log(place: &Place) {
     let stacks = Stacks { ranks: vec![stopped.clone()], ..Stacks::default() };
     let (cluster, node) = ("alpha".to_owned(), "n1".to_owned());
     let stacks = JobStacks { schema: 1, cluster, job: JOB, attempt: 0, node, stacks };
+    // The file server does not answer at first, and the stacks wait on this machine.
+    let local = config.local_dir.join(format!("alpha/{JOB}/0/n1.stacks"));
+    let away = ReportConfig { dir: Some(place.dir.path().join("config.json")), ..config.clone() };
+    store_stacks(&away, &report("n1"), &stacks).unwrap();
+    assert!(bring_stacks(&away, &report("n1")).is_err());
+    assert!(local.exists() && !place.job_dir().join("0/n1.stacks").exists());
+    bring_stacks(&config, &report("n1")).unwrap();
+    assert!(!local.exists() && place.job_dir().join("0/n1.stacks").exists());
+    bring_stacks(&config, &report("n1")).unwrap();
     store_stacks(&config, &report("n1"), &stacks).unwrap();
+    assert!(!local.exists());
     let path = place.job_dir().join("0/n1.error");
     for file in [&path, &place.job_dir().join("0/n1.stacks")] {
         let meta = fs::metadata(file).unwrap();
