@@ -1,5 +1,101 @@
 //! A program that hangs, for tests and the demo.
 
+/// A rank of a node that counts its collectives through NCCL's profiler plugin, as NCCL does. All ranks work for twenty seconds. Then
+/// rank `$QUIT` does what `$PLAY` says, and the others wait for it in the next all-reduce. `/shared/libnccl.so` stands in for NCCL.
+pub fn counted_rank() -> String {
+    let (loads, _) = RANK.split_once("def ends(").unwrap_or((RANK, ""));
+    format!("{loads}{COUNTED}")
+}
+
+const COUNTED: &str = r#"
+import ctypes as c, fcntl, multiprocessing, select, socket, struct, subprocess, threading
+os.environ["RAILGATE_TEST_NCCL"] = "22809"
+nccl, plugin = c.CDLL("/shared/libnccl.so"), c.CDLL(os.environ["NCCL_PROFILER_PLUGIN"])
+table = (c.c_void_p * 6).in_dll(plugin, "ncclProfiler_v5")
+out, integer, handle = c.POINTER(c.c_void_p), c.POINTER(c.c_int), c.c_void_p()
+init = c.CFUNCTYPE(c.c_int, out, c.c_uint64, integer, c.c_char_p, c.c_int, c.c_int, c.c_int, c.c_void_p)(table[1])
+start = c.CFUNCTYPE(c.c_int, c.c_void_p, out, c.c_char_p)(table[2])
+names = [c.create_string_buffer(name) for name in (b"ncclFloat32", b"RING", b"SIMPLE", b"AllReduce", b"Broadcast")]
+datatype, ring, simple, all_reduce, broadcast = map(c.addressof, names)
+size = int(os.environ["SLURM_NTASKS"])
+class Communicator:
+    def __init__(self, number):
+        # The plugin changes the mask later.
+        self.context, self.number, self.mask = c.c_void_p(), 0, c.c_int()
+        init(c.byref(self.context), number, c.byref(self.mask), b"dp", 1, size, rank, c.cast(nccl.playedLog, c.c_void_p))
+    def call(self, op=all_reduce):
+        start(self.context, c.byref(handle), struct.pack(
+            "QQi4xQQQQQi4xQBB6xQQQ", 2, 0, rank, self.number, op, 0, 0, 256, 0, datatype, 4, 16, ring, simple, 0))
+        self.number += 1
+def polls(each=lambda: None):
+    # Leaves the test's machine some time.
+    while True:
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+        each()
+        time.sleep(0.1)
+def lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+def flock():
+    held, wanted = (open(os.path.expanduser(f"~/lock.{os.getpid()}"), "w") for _ in range(2))
+    fcntl.flock(held, fcntl.LOCK_EX)
+    fcntl.flock(wanted, fcntl.LOCK_EX)
+def fifo():
+    os.mkfifo(f"/tmp/fifo.{os.getpid()}")
+    open(f"/tmp/fifo.{os.getpid()}").read()
+def traced():
+    if os.fork() == 0:
+        PTRACE_ATTACH = 16
+        c.CDLL(None).ptrace(PTRACE_ATTACH, os.getppid(), 0, 0)
+        time.sleep(600)
+    time.sleep(600)
+def writes():
+    with open(os.path.expanduser(f"~/checkpoint.{os.getpid()}"), "wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+            file.flush()
+            time.sleep(1)
+            file.seek(0)
+def serves():
+    with select.epoll() as epoll:
+        epoll.poll()
+PLAYS = {
+    "exit-0": lambda: os._exit(0), "exit-1": lambda: os._exit(1), "exit-137": lambda: os._exit(137), "abort": os.abort,
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV), "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP), "sleep": lambda: time.sleep(600), "lock": lock, "flock": flock,
+    "event": lambda: threading.Event().wait(), "queue": lambda: multiprocessing.Queue().get(), "fifo": fifo,
+    "pipe": lambda: os.read(os.pipe()[0], 1), "child": lambda: subprocess.run(["sleep", "600"]),
+    "socket": lambda pair=socket.socketpair(): pair[0].recv(1), "select": lambda: select.select([os.pipe()[0]], [], []),
+    "kernel": polls, "swapped": polls, "other": polls, "waits": polls, "computes": polls, "cpu": polls, "traced": traced,
+    "writes": writes, "serves": serves, "prints": lambda: polls(lambda: print("evaluates", flush=True)),
+}
+communicators = [Communicator(0xabc), Communicator(0xdef)]
+load(WORKS)
+print(f"rank {rank} at work", flush=True)
+for _ in range(40):
+    for one in communicators:
+        one.call()
+    time.sleep(0.5)
+if not quits:
+    communicators[0].call()
+elif play == "other":
+    communicators[0].call(broadcast)
+elif play == "swapped":
+    communicators[1].call()
+if quits and play == "computes":
+    pass
+elif quits and play not in ("kernel", "swapped", "other", "waits", "prints"):
+    load(IDLE)
+else:
+    load(WAITS)
+if quits:
+    PLAYS[play]()
+time.sleep(600)
+"#;
+
 /// A rank of a silent program. It works on its GPU for `$WORK_S`, by default twenty seconds. Then the ranks in `$QUIT`, by default rank
 /// 1, do what `$PLAY` says, and the others wait for them in a kernel, as in a collective. After a restart it works for three
 /// seconds.

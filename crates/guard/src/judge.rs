@@ -1,5 +1,6 @@
 //! Whether a wait is a hang, and who is waited for.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -20,9 +21,10 @@ const TRANSFERS: f64 = 100_000.0;
 /// Maximum time between the end of a rank and the beginning of the wait for it, milliseconds. The other ranks first complete the
 /// operations that they have enqueued.
 const NEEDED: UnixMillis = 120_000;
-/// Functions of the kernel in which a server waits for requests. Training programs do not sleep there: Python's queues and
+/// Functions of the kernel in which a server waits for requests, by release. Training programs do not sleep there: Python's queues and
 /// data loaders use `poll` and `futex`.
-const REQUESTS: [&str; 3] = ["ep_poll", "inet_csk_accept", "unix_accept"];
+const REQUESTS: [&str; 5] =
+    ["ep_poll", "do_epoll_wait", "inet_csk_accept", "inet_csk_wait_for_connect", "unix_accept"];
 /// Beginnings of words in names of functions in which a process waits for a file system: `ll_` is of `ll_lookup_it`, not of
 /// `poll_schedule_timeout`.
 const STORAGE: [&str; 20] = [
@@ -111,6 +113,10 @@ impl Case<'_> {
         let states: Vec<&RankState> = behind.iter().map(|one| one.state.as_ref()).collect::<Option<_>>()?;
         if states.iter().any(|state| !is_at_rest(state)) {
             return self.own_gpu(&behind, signs, set).filter(|_| states.iter().all(|state| polls(state)));
+        }
+        // With a blocking synchronization a rank sleeps while its GPU waits.
+        if let Some(sign) = self.others_behind(&behind).filter(|_| self.all_gpus_wait()) {
+            return Some(self.hang(HangKind::Order, &[], signs.into_iter().chain([sign]).collect()));
         }
         let signs = |more: Vec<String>| signs.iter().cloned().chain(more).collect();
         let sleep = behind.iter().zip(&states).map(|(one, state)| sleep(one.rank, state)).collect();
@@ -287,9 +293,10 @@ fn waited_in(counts: &Counts) -> Option<WaitedIn> {
     Some(WaitedIn { communicator: of.communicator.clone(), op: of.op.clone(), seq: of.seq })
 }
 
-/// The largest communicator in which ranks are behind others.
+/// The communicator in which ranks are behind others: the largest, and of several the one in which the fewest are.
 fn behind_in(counts: &Counts) -> Option<&CountsOf> {
-    counts.communicators.iter().filter(|one| !one.behind().is_empty()).max_by_key(|one| one.size)
+    let with = counts.communicators.iter().filter(|one| !one.behind().is_empty());
+    with.max_by_key(|one| (one.size, Reverse(one.behind().len())))
 }
 
 /// The ranks that are behind in a communicator and still run.
@@ -313,7 +320,9 @@ fn polls(state: &RankState) -> bool {
 
 /// Whether a program neither computes, nor transfers data, nor waits for requests; unknown counts as not at rest.
 fn is_at_rest(state: &RankState) -> bool {
-    let waits_for_requests = state.kernel.as_deref().is_some_and(|kernel| REQUESTS.contains(&kernel));
+    // A compiler may add a suffix: `ep_poll.isra.0`.
+    let name = state.kernel.as_deref().and_then(|kernel| kernel.split('.').next());
+    let waits_for_requests = name.is_some_and(|name| REQUESTS.contains(&name));
     let computes = state.cpu_percent.is_none_or(|cpu| cpu >= COMPUTES);
     let transfers = state.bytes_s.is_some_and(|bytes| bytes >= TRANSFERS);
     // Under a debugger, or stopped as all ranks are.

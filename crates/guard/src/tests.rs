@@ -216,6 +216,8 @@ fn a_rank_that_computes_transfers_or_serves_is_no_hang() {
             state(|one| (one.bytes_s, one.kernel) = (Some(3e5), Some("nfs_wait".to_owned()))),
         ),
         ("server without requests", state(|one| one.kernel = Some("ep_poll".to_owned()))),
+        ("the same on Linux 6.18", state(|one| one.kernel = Some("do_epoll_wait".to_owned()))),
+        ("the same, compiled otherwise", state(|one| one.kernel = Some("do_epoll_wait.isra.0".to_owned()))),
         ("debugger", state(|one| one.state = Some('t'))),
         ("not readable", RankState::default()),
     ] {
@@ -553,10 +555,23 @@ fn ranks_that_wait_for_each_other_in_two_communicators_are_no_single_culprit() {
     assert_eq!(
         hang.signs[1..3],
         [
-            "ranks 0, 1, 3 enqueued 6 operations, others 7 (the last one: Broadcast), and no rank one more for 2 min 30 s",
-            "in another communicator rank 2 is behind (the last operation there: AllReduce)",
+            "rank 2 enqueued 1180 operations, others 1181 (the last one: AllReduce), and no rank one more for 2 min 30 s",
+            "in another communicator ranks 0, 1, 3 are behind (the last operation there: Broadcast)",
         ]
     );
+}
+
+#[test]
+fn ranks_that_sleep_while_their_gpus_wait_are_judged_by_both_communicators() {
+    let mut run = rank_2_waits_for_its_gpu();
+    let counts = run.counts.as_mut().unwrap();
+    let ranks = (0..4).map(|rank| rank_ops(rank, if rank == 2 { 7 } else { 6 }, "AllReduce")).collect();
+    let op = "AllReduce".to_owned();
+    counts.communicators.push(CountsOf { communicator: "c1".to_owned(), size: 4, ranks, op, seq: None });
+    run.ranks.iter_mut().for_each(|rank| rank.state = Some(asleep()));
+    run.logged = None;
+    run.pass(200);
+    assert_eq!((run.named().unwrap().kind, run.culprits()), (HangKind::Order, vec![]));
 }
 
 #[test]

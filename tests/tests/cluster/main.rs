@@ -19,6 +19,7 @@ mod guard;
 mod hang_end;
 mod hang_evidence;
 mod hang_nodes;
+mod hang_ranks;
 mod hangs;
 mod held_locks;
 mod hostile;

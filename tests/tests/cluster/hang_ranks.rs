@@ -1,0 +1,125 @@
+//! Kinds of hangs of eight ranks on a node, whose collectives NCCL's profiler plugin counts, and work that only looks like one. Four nodes at
+//! a time.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use railgate_tests::cluster::{Builder, Cluster};
+use railgate_tests::hang::counted_rank;
+use railgate_tests::poll;
+use railgate_tests::training::played_nccl;
+
+use crate::guard::{CONFIG, log, until_named, with_gpm};
+use crate::training::{MINUTE, one_line};
+
+/// What the ranks do, which ones, and what the log says of it; empty: nothing, since it could as well be work.
+type Kind = (&'static str, &'static str, &'static str);
+
+/// The first four of them are played unless `$RAILGATE_HANGS` is `all`, or a list of what ranks do: each round takes as long as a hang does.
+const KINDS: [Kind; 32] = [
+    ("lock", "6", "rank 6 is asleep (futex"),
+    ("pipe", "0", "rank 0 is asleep ("),
+    ("kernel", "3", "rank 3 is waiting for a kernel of its own GPU that does not end"),
+    ("other", "5", "rank 5 is in another operation than the other ranks"),
+    ("exit-0", "2", "the process of rank 2 ended with exit code 0"),
+    ("exit-1", "7", "the process of rank 7 ended with exit code 1"),
+    ("segv", "1", "the process of rank 1 was ended by SIGSEGV"),
+    ("kill", "4", "the process of rank 4 was ended by SIGKILL"),
+    ("abort", "0", "the process of rank 0 was ended by SIGABRT"),
+    ("exit-137", "5", "the process of rank 5 ended with exit code 137"),
+    ("exit-1", "2,3", "ended with exit code 1, and 6 GPUs wait"),
+    ("stop", "3", "rank 3 is stopped (SIGSTOP)"),
+    ("stop", "1,2", "ranks 1 and 2 are stopped (SIGSTOP)"),
+    ("sleep", "0", "rank 0 is asleep (hrtimer_nanosleep)"),
+    ("sleep", "7", "rank 7 is asleep (hrtimer_nanosleep)"),
+    ("sleep", "2,3,4", "ranks 2, 3 and 4 are asleep"),
+    ("event", "5", "rank 5 is asleep (futex"),
+    ("queue", "2", "rank 2 is asleep ("),
+    ("child", "1", "rank 1 is asleep ("),
+    ("socket", "6", "rank 6 is asleep ("),
+    ("select", "4", "rank 4 is asleep ("),
+    ("fifo", "3", "rank 3 is asleep ("),
+    ("flock", "2", "rank 2 is asleep ("),
+    ("swapped", "6", "8 GPUs wait, and the ranks are in different operations"),
+    ("waits", "none", "8 GPUs wait in AllReduce number 40, those of all ranks, and no rank is behind"),
+    ("kernel", "0", "rank 0 is waiting for a kernel of its own GPU that does not end"),
+    ("computes", "5", ""),
+    ("cpu", "5", ""),
+    ("writes", "2", ""),
+    ("serves", "0", ""),
+    ("prints", "3", ""),
+    ("traced", "6", ""),
+];
+/// Work, the longest time to a name, and some more: what is not named by then is not.
+const LONG: Duration = Duration::from_secs(130);
+
+fn play(cluster: &Cluster, kinds: &[Kind]) -> Result<Vec<String>> {
+    let alice = cluster.alice();
+    let mut jobs = Vec::new();
+    for (node, (play, quit, _)) in cluster.nodes().iter().zip(kinds) {
+        let words = ["-N1", "-n8", "-w", node, "--gres=gpu:8", "-o", "log.%j"];
+        jobs.push(alice.clone().env("PLAY", play).env("QUIT", quit).sbatch(&words, "srun rank")?);
+    }
+    let mut wrong = Vec::new();
+    let begun = std::time::Instant::now();
+    for ((id, (play, quit, what)), node) in jobs.iter().zip(kinds).zip(cluster.nodes()) {
+        if what.is_empty() {
+            std::thread::sleep(LONG.saturating_sub(begun.elapsed()));
+            let said =
+                log(cluster, *id).lines().find(|line| line.starts_with("railgate: ")).map(str::to_owned);
+            println!("{play:<9} {quit:<6} {}", said.as_deref().unwrap_or("-"));
+            wrong.extend(said.map(|said| format!("{play} {quit}: {said}")));
+            continue;
+        }
+        let said = until_named(cluster, *id)?;
+        println!("{play:<9} {quit:<6} {said}");
+        let text = poll::until(MINUTE, &format!("the stacks of {play}"), || {
+            let text = one_line(&alice.run(&["railgate", "why", &id.to_string()])?.ok()?);
+            Ok(Some(text).filter(|text| text.contains("STACKS")))
+        })?;
+        let stacks = text.split_once("STACKS ").map(|(_, stacks)| stacks.to_owned()).unwrap_or_default();
+        let has = |rank: &str| {
+            stacks.contains(&format!("on {node} "))
+                && (stacks.contains(&format!("rank {rank} on ")) || stacks.contains(" ranks "))
+        };
+        // A process that ended has none.
+        let shown = said.contains("ended") || quit.split(',').all(has) || quit.contains([',', 'n']);
+        if !said.contains(what) || !shown {
+            wrong.push(format!("{play} {quit}: {said}\n{stacks}"));
+        }
+    }
+    for id in &jobs {
+        alice.run(&["scancel", &id.to_string()])?.ok()?;
+    }
+    // A rank that is stopped or traced is killed after Slurm's KillWait.
+    for id in jobs {
+        cluster.wait_job(id, &["CANCELLED"], 2 * MINUTE)?;
+    }
+    for node in cluster.nodes() {
+        cluster.wait_node(node, "idle", 2 * MINUTE, |node| node.state().starts_with("IDLE"))?;
+    }
+    Ok(wrong)
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn each_kind_is_named_with_its_rank_or_not_at_all() -> Result<()> {
+    let wanted = std::env::var("RAILGATE_HANGS").unwrap_or_default();
+    let kinds: Vec<Kind> = match wanted.as_str() {
+        "" => KINDS.into_iter().take(4).collect(),
+        "all" => KINDS.to_vec(),
+        some => KINDS.into_iter().filter(|(play, ..)| some.split(',').any(|one| one == *play)).collect(),
+    };
+    let config = CONFIG.replace("[stats]\n", "[stats]\nnccl_profiler = 'all'\n");
+    let builder = Builder::new(4).config(&config)?.file("/usr/local/bin/rank", &counted_rank());
+    builder.test(|cluster| {
+        with_gpm(cluster)?;
+        played_nccl(&cluster.path("ctl", "/shared/libnccl.so")?)?;
+        let mut wrong = Vec::new();
+        for round in kinds.chunks(4) {
+            wrong.extend(play(cluster, round)?);
+        }
+        anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    })
+}
