@@ -56,8 +56,10 @@ railgate_saved() {
 
 # Why Slurm ended the job, if it did.
 railgate_ask() {
-    local state="" reason="" restarts=""
-    read -r state restarts reason < <(timeout 10 squeue -h -j "$railgate_id" -O State:20,RestartCnt:10,Reason:60) || :
+    local state="" reason="" restarts="" fields=State:20,RestartCnt:10,Reason:60
+    # A busy slurmctld may not answer in time. Slurm gives this script 30 s (KillWait).
+    read -r state restarts reason < <(timeout 10 squeue -h -j "$railgate_id" -O "$fields" ||
+        timeout 10 squeue -h -j "$railgate_id" -O "$fields") || :
     if [ -z "$state" ] || [ "$state" = RUNNING ]; then return 0; fi
     if [ "$restarts" -gt "${SLURM_RESTART_COUNT:-0}" ]; then
         railgate_outcome="requeued or preempted; the job goes back into the queue"

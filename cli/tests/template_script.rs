@@ -72,7 +72,8 @@ fn without_railgate_the_program_still_runs() {
 fn a_task_returns_the_exit_code_of_its_program_while_signals_arrive() {
     let task = Command::new(env!("CARGO_BIN_EXE_railgate")).args(["template", "task"]).output().unwrap();
     let task = &text(&task.stdout);
-    let program = "perl -e '$| = 1; $SIG{USR1} = sub { exit 7 }; print \"at work\\n\"; sleep 60 while 1'";
+    // `exit` would reset the handler before the process ends, and the second signal would kill it.
+    let program = "perl -MPOSIX -e '$| = 1; $SIG{USR1} = sub { POSIX::_exit(7) }; print \"at work\\n\"; sleep 60 while 1'";
     let run = || {
         let mut command = Command::new("/bin/bash");
         command.args(["-c", task, "task", program]).process_group(0).stdout(Stdio::piped());
