@@ -287,9 +287,10 @@ fn gone_first(gone: &[&RankLook]) -> Option<UnixMillis> {
     gone.iter().filter_map(|one| Some(one.ended?.0)).min()
 }
 
-/// The operation that was enqueued last in the largest communicator.
+/// The operation that was enqueued last in the communicator in which ranks are behind; else in the largest one.
 fn waited_in(counts: &Counts) -> Option<WaitedIn> {
-    let of: &CountsOf = counts.communicators.iter().max_by_key(|one| one.size)?;
+    let largest = || counts.communicators.iter().max_by_key(|one| (one.size, one.seq));
+    let of = behind_in(counts).or_else(largest)?;
     Some(WaitedIn { communicator: of.communicator.clone(), op: of.op.clone(), seq: of.seq })
 }
 

@@ -562,6 +562,21 @@ fn ranks_that_wait_for_each_other_in_two_communicators_are_no_single_culprit() {
 }
 
 #[test]
+fn the_operation_is_that_of_the_communicator_in_which_ranks_are_behind() {
+    let mut run = Run::rank_2(asleep());
+    let counts = run.counts.as_mut().unwrap();
+    let ranks = (0..4).map(|rank| rank_ops(rank, 7, "Broadcast")).collect();
+    let op = "Broadcast".to_owned();
+    counts.communicators.push(CountsOf { communicator: "c1".to_owned(), size: 4, ranks, op, seq: Some(7) });
+    run.pass(200);
+    let operation = run.named().unwrap().operation.clone().unwrap();
+    assert_eq!(
+        (operation.communicator.as_str(), operation.op.as_str(), operation.seq),
+        ("c0", "AllReduce", Some(1181))
+    );
+}
+
+#[test]
 fn ranks_that_sleep_while_their_gpus_wait_are_judged_by_both_communicators() {
     let mut run = rank_2_waits_for_its_gpu();
     let counts = run.counts.as_mut().unwrap();
