@@ -138,7 +138,7 @@ impl Case<'_> {
     fn behind(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
         let counts = self.look.counts?;
         let of = behind_in(counts)?;
-        let behind = ranks_behind(self.look, of);
+        let behind = stragglers(self.look, of);
         let fewest = of.ranks.iter().map(|one| one.ops).min()?;
         let most = of.ranks.iter().map(|one| one.ops).max()?;
         if behind.is_empty() {
@@ -174,7 +174,7 @@ impl Case<'_> {
         self.look.alone && gpus.len() > 1 && gpus.iter().all(|gpu| *gpu == GpuActivity::Waits)
     }
 
-    /// That the job has written nothing to its logs for as long.
+    /// The sign that nothing was written to the job's logs for [`GuardConfig::after`]; `None`: something was, or it is not known.
     fn silent(&self, set: &GuardConfig) -> Option<String> {
         let logged = self.look.logged.filter(|logged| self.is_long(*logged, set))?;
         Some(format!("nothing was written to the job's logs for {}", self.span(logged)))
@@ -213,12 +213,12 @@ impl Case<'_> {
         let of = counts.communicators.iter().find(others)?;
         Some(format!(
             "in another communicator {} behind (the last operation there: {})",
-            are(&ranks_behind(self.look, of)),
+            are(&stragglers(self.look, of)),
             of.op
         ))
     }
 
-    /// All ranks of a communicator wait in its operation of the same number, and it is not the same one.
+    /// All ranks of a communicator have enqueued the same number of operations, and the last ones differ.
     fn different(&self) -> Option<Hang> {
         let counts = self.look.counts.filter(|_| self.all_gpus_wait())?;
         let of = counts.communicators.iter().find(|of| of.differs())?;
@@ -229,7 +229,7 @@ impl Case<'_> {
         let number = of.ranks.first()?.ops;
         let each = by_op.iter().map(|(op, of)| format!("operation {number} of {} is {op}", ranks(of)));
         let signs: Vec<String> = each.collect();
-        // Those that do not do what most ranks do.
+        // Ranks whose last operation differs from that of most ranks.
         let most = by_op.values().max_by_key(|of| of.len())?;
         let apart = by_op.values().filter(|of| *of != most).flatten().copied();
         let culprits: Vec<&RankLook> = apart.filter(|_| most.len() * 2 > of.ranks.len()).collect();
@@ -300,16 +300,16 @@ fn behind_in(counts: &Counts) -> Option<&CountsOf> {
     with.max_by_key(|one| (one.size, Reverse(one.behind().len())))
 }
 
-/// The ranks that are behind in a communicator and still run.
-fn ranks_behind<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
+/// The running ranks of this node that have enqueued fewer operations in a communicator than others.
+fn stragglers<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
     let pids = of.behind();
     look.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
 }
 
-/// The ranks that are behind and poll the GPU, on a node whose GPUs all wait.
-pub(crate) fn behind_and_poll<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
+/// The [`stragglers`], if all of them poll the GPU; else none.
+pub(crate) fn polling_stragglers<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
     let Some(of) = look.counts.and_then(behind_in) else { return Vec::new() };
-    let all = ranks_behind(look, of);
+    let all = stragglers(look, of);
     if all.iter().all(|one| one.state.as_ref().is_some_and(polls)) { all } else { Vec::new() }
 }
 

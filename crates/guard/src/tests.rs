@@ -603,7 +603,7 @@ fn a_rank_in_another_operation_than_the_others_is_named() {
         hang.signs[1..],
         ["operation 1181 of ranks 0, 1, 3 is AllReduce", "operation 1181 of rank 2 is Broadcast"]
     );
-    // Of two halves none is the culprit.
+    // With two halves, neither is the culprit.
     let mut run = rank_2_waits_for_its_gpu();
     let op = |rank| if rank % 2 == 0 { "Broadcast" } else { "AllReduce" };
     run.counts.as_mut().unwrap().communicators[0].ranks =

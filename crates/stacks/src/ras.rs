@@ -2,7 +2,7 @@
 //!
 //! A user could let another program listen on the port, so an answer counts only if its socket is of the job's own user. Only JSON
 //! is asked for, which NCCL has from 2.28.7 on: earlier releases could crash when asked ([nccl#1718], [nccl#1762]), and the text of
-//! 2.28.9 has memory of the process in it once a rank is gone (measured).
+//! 2.28.9 contains memory of the process if a rank is gone (measured).
 //!
 //! [nccl#1718]: https://github.com/NVIDIA/nccl/issues/1718
 //! [nccl#1762]: https://github.com/NVIDIA/nccl/issues/1762
@@ -15,10 +15,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::Resource;
 use railgate_child::become_user;
 use serde::{Deserialize, Serialize};
 
+use crate::task::limit;
 use answer::sentences;
 use socket::uid_of;
 
@@ -32,7 +33,7 @@ const MOST_LINE: u64 = 200;
 const MOST_MEMORY: u64 = 1 << 30;
 const MOST_CPU_S: u64 = 5;
 
-/// Whom to ask.
+/// Where NCCL's RAS of a job listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RasOrder {
     /// Root of the proc tree.
@@ -56,9 +57,7 @@ pub fn ask_ras(order: &RasOrder) -> Vec<String> {
 }
 
 pub(crate) fn task(order: &RasOrder) -> Result<Vec<String>, String> {
-    for (resource, most) in [(Resource::RLIMIT_AS, MOST_MEMORY), (Resource::RLIMIT_CPU, MOST_CPU_S)] {
-        setrlimit(resource, most, most).map_err(|why| format!("setrlimit: {why}"))?;
-    }
+    limit(&[(Resource::RLIMIT_AS, MOST_MEMORY), (Resource::RLIMIT_CPU, MOST_CPU_S)])?;
     become_user(order.uid, order.gid, &[]).map_err(|why| why.to_string())?;
     sentences(&ask(order, Instant::now() + DEADLINE)?)
 }

@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::Resource;
 use railgate_child::become_user;
 use railgate_node_report::stacks::{Frame, MOST_FRAMES, MOST_RANKS, Recorded, place};
 use serde::{Deserialize, Serialize};
 
+use crate::task::limit;
 use pickle::{Value, parse};
 
 pub(crate) const RECORDER: &str = "hang-recorder";
@@ -56,11 +57,11 @@ pub fn read_recorder(order: &RecorderOrder) -> Result<Vec<Recorded>, String> {
 }
 
 pub(crate) fn task(order: RecorderOrder) -> Result<Vec<Recorded>, String> {
-    for (resource, most) in
-        [(Resource::RLIMIT_AS, MOST_MEMORY), (Resource::RLIMIT_CPU, MOST_CPU_S), (Resource::RLIMIT_FSIZE, 0)]
-    {
-        setrlimit(resource, most, most).map_err(|why| format!("setrlimit: {why}"))?;
-    }
+    limit(&[
+        (Resource::RLIMIT_AS, MOST_MEMORY),
+        (Resource::RLIMIT_CPU, MOST_CPU_S),
+        (Resource::RLIMIT_FSIZE, 0),
+    ])?;
     become_user(order.uid, order.gid, &[]).map_err(|why| why.to_string())?;
     Ok(record(&order, WRITES))
 }

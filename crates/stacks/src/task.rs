@@ -73,16 +73,20 @@ fn answer<I: for<'de> Deserialize<'de>, O: Serialize>(
     serde_json::to_vec(&work(input)?).map_err(|why| why.to_string())
 }
 
+/// Sets limits of this process that it cannot raise again.
+pub(crate) fn limit(limits: &[(Resource, u64)]) -> Result<(), String> {
+    let set = |(resource, most): &(Resource, u64)| setrlimit(*resource, *most, *most);
+    limits.iter().try_for_each(set).map_err(|why| format!("setrlimit: {why}"))
+}
+
 /// The contents of a process's memory and files must cost no more than this, and nothing is written.
 fn enter(uid: u32, gid: u32) -> Result<(), String> {
-    for (resource, most) in [
+    limit(&[
         (Resource::RLIMIT_AS, MOST_MEMORY),
         (Resource::RLIMIT_CPU, MOST_CPU_S),
         (Resource::RLIMIT_NOFILE, MOST_FILES),
         (Resource::RLIMIT_FSIZE, 0),
-    ] {
-        setrlimit(resource, most, most).map_err(|why| format!("setrlimit: {why}"))?;
-    }
+    ])?;
     become_user_who_traces(uid, gid).map_err(|why| why.to_string())
 }
 

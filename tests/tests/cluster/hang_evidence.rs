@@ -1,4 +1,4 @@
-//! What a hung job itself says about its hang, through NCCL's RAS and PyTorch's flight recorder: true, forged, endless.
+//! Evidence that a hung job supplies itself, through NCCL's RAS and PyTorch's flight recorder: valid, forged, and endless.
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
@@ -72,7 +72,7 @@ fn listen(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
-fn a_hung_job_is_asked_and_what_it_says_harms_no_one() -> Result<()> {
+fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
     let config = format!("{CONFIG}[rails]\nflight_recorder = true\n");
     let builder = Builder::new(3)
         .config(&config)?

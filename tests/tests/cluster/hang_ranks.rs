@@ -1,5 +1,5 @@
-//! Kinds of hangs of eight ranks on a node, whose collectives NCCL's profiler plugin counts, and work that only looks like one. Four nodes at
-//! a time.
+//! Jobs that hang, and jobs that only look like it: eight ranks on a node, with collectives that NCCL's profiler plugin counts. Four
+//! nodes run at the same time.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use railgate_tests::training::played_nccl;
 use crate::guard::{CONFIG, log, until_named, with_gpm};
 use crate::training::{MINUTE, one_line};
 
-/// What the ranks do, which ones, and what the log says of it; empty: nothing, since it could as well be work.
+/// `$PLAY`, the ranks that do it, and the text expected in the job's log; empty: no line is expected, since it may be work.
 type Kind = (&'static str, &'static str, &'static str);
 
-/// The first four of them are played unless `$RAILGATE_HANGS` is `all`, or a list of what ranks do: each round takes as long as a hang does.
+/// The first four run by default; `RAILGATE_HANGS=all` runs all, `RAILGATE_HANGS=stop,lock` those with these names. Four kinds take about
+/// 90 s.
 const KINDS: [Kind; 32] = [
     ("lock", "6", "rank 6 is asleep (futex"),
     ("pipe", "0", "rank 0 is asleep ("),
@@ -50,7 +51,7 @@ const KINDS: [Kind; 32] = [
     ("prints", "3", ""),
     ("traced", "6", ""),
 ];
-/// Work, the longest time to a name, and some more: what is not named by then is not.
+/// Time to wait for a kind that must not be named: 20 s of work, 60 s until a hang is named (`guard.after`), and a margin.
 const LONG: Duration = Duration::from_secs(130);
 
 fn play(cluster: &Cluster, kinds: &[Kind]) -> Result<Vec<String>> {

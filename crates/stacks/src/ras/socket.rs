@@ -1,4 +1,4 @@
-//! Whose a socket is, from the kernel's tables.
+//! The owner of a socket, from the kernel's tables.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The data of a pickle. What would make an object, import a name or call something is refused.
+//! Parses the data of a pickle. Instructions that create objects, import names or call functions are refused.
 //!
 //! serde-pickle 1.2 refuses PyTorch's records ("recursive structure found") where they refer to a frame a second time.
 
