@@ -4,6 +4,7 @@
 //! arguments, variables or environment are part of it.
 
 mod groups;
+mod native;
 
 use railgate_model::UnixMillis;
 use railgate_text::shown;
@@ -91,6 +92,37 @@ pub struct RankStack {
     /// Why there are no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The functions of the program and its libraries that the main thread is in. Of a Python program, those that its innermost
+    /// Python function called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub native: Option<NativeStack>,
+    /// Why there is no native stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub native_why: Option<String>,
+}
+
+/// A native stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NativeStack {
+    /// Innermost first, at most [`MOST_FRAMES`].
+    pub frames: Vec<NativeFrame>,
+    /// Why callers are missing after the last frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
+}
+
+/// A function in a native stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NativeFrame {
+    /// Its name, without parameters; `None` if the file has no name for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Path of its program or library; its end if it is longer than 256 bytes. Empty for code of no file.
+    pub object: String,
+    /// Address of the call in that file, as `addr2line` takes it; of the process for code of no file.
+    pub address: u64,
 }
 
 /// The operation of a rank that did not complete, by PyTorch's flight recorder.
@@ -147,7 +179,23 @@ impl RankStack {
                     .collect()
             }),
             why: self.why.map(|why| start(&why, REASON_BYTES)),
+            native: self.native.map(NativeStack::bounded),
+            native_why: self.native_why.map(|why| start(&why, REASON_BYTES)),
             ..self
+        }
+    }
+}
+
+impl NativeStack {
+    fn bounded(self) -> Self {
+        let frame = |frame: NativeFrame| NativeFrame {
+            function: frame.function.map(|name| start(&name, FUNCTION_BYTES)),
+            object: end(&frame.object, FILE_BYTES),
+            ..frame
+        };
+        NativeStack {
+            frames: self.frames.into_iter().take(MOST_FRAMES).map(frame).collect(),
+            cut: self.cut.map(|why| start(&why, REASON_BYTES)),
         }
     }
 }

@@ -3,11 +3,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use railgate_child::{Call, Ended, Outcome, run_all};
 use railgate_node_report::TaskRank;
-use railgate_node_report::stacks::{MOST_RANKS, RankStack, Stacks};
+use railgate_node_report::stacks::{MOST_RANKS, NativeStack, RankStack, Stacks};
 use railgate_probe::ProcessId;
 use serde::{Deserialize, Serialize};
 
-use crate::task::{PYTHON, PythonOrder, PythonStack, STATES, StateOf, StateOrder};
+use crate::task::{Found, NATIVE, PYTHON, PythonStack, STATES, StackOrder, StateOf, StateOrder};
 
 /// Deadline of one process.
 const EACH: Duration = Duration::from_secs(2);
@@ -66,31 +66,60 @@ pub fn collect(order: &Order, deadline: Duration) -> Stacks {
     };
     let left = || deadline.saturating_sub(begun.elapsed());
     // All states in the first round: they are read at once, also of a process that cannot be read otherwise.
-    let mut first = Some(call(STATES, &StateOrder { order: order.clone() }, left().min(EACH)));
-    for (chunk, known) in targets.chunks(AT_ONCE).zip(0..) {
+    let states = call(STATES, &StateOrder { order: order.clone() }, left().min(EACH));
+    // Native stacks follow when all Python stacks are known: a thread that runs is stopped for its native stack.
+    let python = each::<PythonStack>(PYTHON, order, targets, Some(states), &left);
+    let native = each::<NativeStack>(NATIVE, order, targets, None, &left);
+    if let Some(ended) = python.first {
+        add_states(&mut stacks, ended);
+    }
+    for ((rank, python), native) in stacks.ranks.iter_mut().zip(python.found).zip(native.found) {
+        (rank.python, rank.why) = either(python);
+        (rank.native, rank.native_why) = either(native);
+    }
+    stacks.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    stacks.bounded()
+}
+
+/// What one task found of each process.
+struct Each<T> {
+    /// The call that ran in the first round.
+    first: Option<Ended>,
+    /// In the order of the targets.
+    found: Vec<Found<T>>,
+}
+
+/// Runs a task for each process, several at the same time.
+fn each<T: for<'de> Deserialize<'de>>(
+    task: &str,
+    order: &Order,
+    targets: &[Target],
+    mut first: Option<Call>,
+    left: &impl Fn() -> Duration,
+) -> Each<T> {
+    let mut all = Each { first: None, found: Vec::new() };
+    for chunk in targets.chunks(AT_ONCE) {
         if left() < LEAST {
             break;
         }
         let limit = left().min(EACH);
-        let python = |target: &Target| call(PYTHON, &PythonOrder::new(order, *target), limit);
-        let has_states = first.is_some();
-        let mut ended =
-            run_all(first.take().into_iter().chain(chunk.iter().map(python)).collect()).into_iter();
-        if has_states && let Some(states) = ended.next() {
-            add_states(&mut stacks, states);
+        let calls = chunk.iter().map(|target| call(task, &StackOrder::new(order, *target), limit));
+        let has_first = first.is_some();
+        let mut ended = run_all(first.take().into_iter().chain(calls).collect()).into_iter();
+        if has_first {
+            all.first = ended.next();
         }
-        for (rank, ended) in stacks.ranks.iter_mut().skip(known * AT_ONCE).zip(ended) {
-            match reply::<PythonStack>(ended, limit) {
-                Ok(PythonStack::Frames(frames)) => rank.python = Some(frames),
-                Ok(PythonStack::None(why)) | Err(why) => rank.why = Some(why),
-            }
-        }
+        all.found.extend(ended.map(|ended| reply::<Found<T>>(ended, limit).and_then(|found| found)));
     }
-    for rank in stacks.ranks.iter_mut().filter(|rank| rank.python.is_none() && rank.why.is_none()) {
-        rank.why = Some("no time was left".to_owned());
+    all.found.resize_with(targets.len(), || Err("no time was left".to_owned()));
+    all
+}
+
+fn either<T>(found: Found<T>) -> (Option<T>, Option<String>) {
+    match found {
+        Ok(found) => (Some(found), None),
+        Err(why) => (None, Some(why)),
     }
-    stacks.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    stacks.bounded()
 }
 
 fn add_states(stacks: &mut Stacks, ended: Ended) {

@@ -6,7 +6,9 @@
 //!
 //! A program that calls [`collect()`] passes [`TASKS`] to its `dispatch`.
 
+mod access;
 mod collect;
+mod native;
 mod python;
 mod ras;
 mod recorder;

@@ -1,77 +1,26 @@
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IoSliceMut, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::catch_unwind;
-use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
 use py_spy::config::{LineNo, LockingStrategy};
 use py_spy::{Config, PythonSpy, StackTrace};
-use railgate_child::trace_any;
 use railgate_node_report::stacks::{Frame, MOST_FRAMES};
 use railgate_probe::JobMember;
 
-/// A running process changes its stack while it is read.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(30);
+use crate::access::{self, Access};
+
 /// The memory map of a large framework has some ten thousand lines of a hundred bytes.
 const MAPS_BYTES: u64 = 16 << 20;
 /// Maximum length of py-spy's reason, characters.
 const MOST_REASON: usize = 120;
 
 const NOT_PYTHON: &str = "not a Python program";
-const DENIED: &str = "the kernel denies access to the process (ptrace)";
 const UNREADABLE: &str = "its Python stack could not be read";
-const CHANGES: &str = "it was too busy to exclude that it became another program while it was read";
-/// An address that no process has: the kernel checks the access first.
-const NOWHERE: usize = 16;
-
-/// How much the kernel lets this process read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    /// Without the capability: the kernel checks at each read that the job's user may read the process.
-    Own,
-    /// With `CAP_SYS_PTRACE`: the kernel allows every read, so this program checks the process before and after.
-    Any,
-}
 
 /// The frames of the main thread, innermost first, or why there are none.
 pub(crate) fn frames(member: &mut JobMember, pid: u32) -> Result<Vec<Frame>, String> {
-    let access = if is_readable(pid) {
-        Access::Own
-    } else if trace_any(true).is_ok() && is_readable(pid) {
-        Access::Any
-    } else {
-        member.check().map_err(|why| why.to_string())?;
-        return Err(DENIED.to_owned());
-    };
-    let mut result = Err(UNREADABLE.to_owned());
-    for again in 0..TRIES {
-        if again > 0 {
-            std::thread::sleep(PAUSE);
-        }
-        result = once(member, pid, access);
-        if result.as_ref().err().is_none_or(|why| why == NOT_PYTHON) {
-            break;
-        }
-        member.check().map_err(|why| why.to_string())?;
-    }
-    result
-}
-
-/// With the capability, reading by process id is safe only while the process keeps its program: one that has the set-user-ID bit,
-/// for a moment, would show that program's memory.
-fn once(member: &mut JobMember, pid: u32, access: Access) -> Result<Vec<Frame>, String> {
-    let before = member.work();
-    member.check().map_err(|why| why.to_string())?;
-    let found = read(member, pid, access);
-    member.check().map_err(|why| why.to_string())?;
-    if access == Access::Any && !member.work().is_same_program(before) {
-        return Err(CHANGES.to_owned());
-    }
-    found
+    access::read(member, pid, |why| why == NOT_PYTHON, |member, access| read(member, pid, access))
 }
 
 fn read(member: &JobMember, pid: u32, access: Access) -> Result<Vec<Frame>, String> {
@@ -118,16 +67,6 @@ fn main_thread(traces: &[StackTrace], pid: u32, inner_pid: u32) -> Option<&Stack
 
 fn frame(frame: &py_spy::Frame) -> Frame {
     Frame::new(&frame.name, &frame.filename, u32::try_from(frame.line).unwrap_or(0))
-}
-
-/// Whether the kernel allows reading its memory: the same check as for each read. The file `mem` would not do, since for a process
-/// that is not dumpable it is root's.
-fn is_readable(pid: u32) -> bool {
-    let Ok(pid) = i32::try_from(pid) else { return false };
-    let mut byte = [0];
-    let from = [RemoteIoVec { base: NOWHERE, len: 1 }];
-    let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut byte)], &from);
-    matches!(read, Ok(_) | Err(Errno::EFAULT))
 }
 
 /// Whether its program is called Python, or has Python's library.

@@ -9,17 +9,19 @@ use railgate_probe::{JobMember, MemberState};
 use serde::{Deserialize, Serialize};
 
 use crate::collect::{Order, Target};
-use crate::python;
 use crate::ras::{self, RAS};
 use crate::recorder::{self, RECORDER};
+use crate::{native, python};
 
 pub(crate) const STATES: &str = "stack-states";
 pub(crate) const PYTHON: &str = "stack-python";
+pub(crate) const NATIVE: &str = "stack-native";
 
 /// The tasks of this crate's children.
 pub const TASKS: &[Task] = &[
     Task::new(STATES, |input| answer(input, states)).tracing(),
-    Task::new(PYTHON, |input| answer(input, python_stack)).tracing(),
+    Task::new(PYTHON, |input| answer(input, |order| stack(order, python::frames))).tracing(),
+    Task::new(NATIVE, |input| answer(input, |order| stack(order, native::stack))).tracing(),
     Task::new(RAS, |input| answer(input, |order| ras::task(&order))),
     Task::new(RECORDER, |input| answer(input, recorder::task)),
 ];
@@ -43,7 +45,7 @@ pub(crate) struct StateOf {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PythonOrder {
+pub(crate) struct StackOrder {
     proc: PathBuf,
     job: u32,
     uid: u32,
@@ -52,16 +54,14 @@ pub(crate) struct PythonOrder {
 }
 
 /// The stack of one process, or why there is none.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum PythonStack {
-    Frames(Vec<Frame>),
-    None(String),
-}
+pub(crate) type Found<T> = Result<T, String>;
+/// The frames of Python, innermost first.
+pub(crate) type PythonStack = Vec<Frame>;
 
-impl PythonOrder {
+impl StackOrder {
     pub(crate) fn new(order: &Order, target: Target) -> Self {
         let Order { job, uid, gid, .. } = *order;
-        PythonOrder { proc: order.proc.clone(), job, uid, gid, target }
+        StackOrder { proc: order.proc.clone(), job, uid, gid, target }
     }
 }
 
@@ -108,12 +108,11 @@ fn state(order: &Order, target: Target) -> Option<StateOf> {
     Some(StateOf { state: Some(state), kernel, threads })
 }
 
-fn python_stack(order: PythonOrder) -> Result<PythonStack, String> {
+fn stack<T>(
+    order: StackOrder,
+    read: impl FnOnce(&mut JobMember, u32) -> Found<T>,
+) -> Result<Found<T>, String> {
     enter(order.uid, order.gid)?;
     let held = JobMember::hold(&order.proc, order.job, order.uid, order.target.id);
-    let frames = match held {
-        Ok(mut member) => python::frames(&mut member, order.target.id.0),
-        Err(why) => Err(why.to_string()),
-    };
-    Ok(frames.map_or_else(PythonStack::None, PythonStack::Frames))
+    Ok(held.map_err(|why| why.to_string()).and_then(|mut member| read(&mut member, order.target.id.0)))
 }

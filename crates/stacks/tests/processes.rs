@@ -9,15 +9,19 @@
 mod one_by_one;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use railgate_node_report::stacks::NativeFrame;
 use railgate_stacks::{Order, RankStack, Stacks, TASKS, Target, collect, group, text};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -31,6 +35,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 struct Job {
     dir: tempfile::TempDir,
     children: Vec<Child>,
+    /// What those print that say when they are ready.
+    out: Vec<BufReader<ChildStdout>>,
     targets: Vec<Target>,
 }
 
@@ -48,7 +54,7 @@ impl Job {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         fs::create_dir(dir.path().join("proc")).unwrap();
-        Job { dir, children: Vec::new(), targets: Vec::new() }
+        Job { dir, children: Vec::new(), out: Vec::new(), targets: Vec::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -66,11 +72,25 @@ impl Job {
         let mut command = Command::new(PYTHON);
         command.arg(script).stdout(Stdio::piped()).env_remove("PYTHONHOME");
         let pid = self.start(command, JOB);
-        let out = self.children.last_mut().unwrap().stdout.take().unwrap();
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        self.ready();
         pid
+    }
+
+    /// Adds this program as one that is not Python.
+    fn program(&mut self, mode: &str) -> u32 {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(mode).stdout(Stdio::piped());
+        let pid = self.start(command, JOB);
+        self.ready();
+        pid
+    }
+
+    fn ready(&mut self) {
+        let mut out = BufReader::new(self.children.last_mut().unwrap().stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        self.out.push(out);
     }
 
     fn start(&mut self, mut command: Command, job: u32) -> u32 {
@@ -176,7 +196,7 @@ fn a_stopped_rank_is_read_and_stays_stopped() {
     assert_eq!(text(&group([("gn1", &rank)])), "rank 0 on gn1 stopped (state T) in nap (rank0.py:4)");
 }
 
-fn a_busy_rank_is_read_and_not_paused() {
+fn a_busy_rank_is_read_and_goes_on() {
     let mut job = Job::new();
     job.python("def spin():\n    print('ready', flush=True)\n    while True: pass\nspin()\n");
     let rank = job.settle('R', "spin (rank0.py:3)");
@@ -190,6 +210,185 @@ fn a_rank_that_waits_for_input_names_the_kernel_function() {
     job.python("import os\ndef take():\n    print('ready', flush=True)\n    os.read(0, 1)\ntake()\n");
     let rank = job.settle('S', "take (rank0.py:4)");
     assert!(rank.kernel.as_ref().is_some_and(|name| name.contains("pipe")), "{rank:?}");
+}
+
+/// Function and file of each native frame.
+fn functions(rank: &RankStack) -> Vec<String> {
+    let native = rank.native.as_ref().unwrap_or_else(|| panic!("{rank:?}"));
+    let name = |path: &str| Path::new(path).file_name().unwrap_or_default().to_str().unwrap().to_owned();
+    let text = |frame: &NativeFrame| {
+        format!("{} ({})", frame.function.as_deref().unwrap_or("?"), name(&frame.object))
+    };
+    native.frames.iter().map(text).collect()
+}
+
+fn tracer(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")).unwrap().trim().to_owned()
+}
+
+/// What this program does as a process of a rank.
+#[inline(never)]
+fn rank_that_sleeps() {
+    println!("ready");
+    std::thread::sleep(Duration::from_secs(600));
+    println!("done");
+}
+
+#[inline(never)]
+fn rank_that_spins() {
+    println!("ready");
+    while std::hint::black_box(true) {}
+    println!("done");
+}
+
+fn name_of_this_program() -> String {
+    std::env::current_exe().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+fn a_program_without_python_shows_its_functions() {
+    let mut job = Job::new();
+    for (mode, function) in
+        [("sleeps", "processes::rank_that_sleeps"), ("spins", "processes::rank_that_spins")]
+    {
+        let pid = job.program(mode);
+        let until = Instant::now() + DEADLINE;
+        let rank = loop {
+            let rank = job.collect().ranks.pop().unwrap();
+            let is_there = |rank: &RankStack| functions(rank).iter().any(|text| text.starts_with(function));
+            if rank.native.is_some() && is_there(&rank) {
+                break rank;
+            }
+            assert!(Instant::now() < until, "{rank:?}");
+        };
+        let found = functions(&rank);
+        assert!(found.iter().any(|text| text.starts_with("processes::main (")), "{found:?}");
+        assert_eq!(rank.native.as_ref().unwrap().cut, None, "{found:?}");
+        assert_eq!((rank.python.clone(), why(&rank)), (None, "not a Python program"));
+        let text = text(&group([("gn1", &rank)]));
+        match mode {
+            "sleeps" => assert!(text.starts_with("rank 0 on gn1 in clock_nanosleep (called by "), "{text}"),
+            _ => assert!(text.ends_with(&format!(" ({})", name_of_this_program())), "{text}"),
+        }
+        assert_eq!(tracer(pid), "0");
+    }
+}
+
+fn of_a_python_program_the_functions_that_python_called_are_shown() {
+    let mut job = Job::new();
+    job.python(SLEEP);
+    job.settle('S', "nap (rank0.py:4)");
+    let rank = job.collect().ranks.remove(0);
+    let found = functions(&rank);
+    assert_eq!(found[0], "clock_nanosleep (libc.so.6)");
+    assert!(found.len() < 10 && !found.iter().any(|text| text.contains("_PyEval_EvalFrame")), "{found:?}");
+    assert_eq!(rank.native.unwrap().cut, None);
+}
+
+/// The thread is stopped for a moment each time; signals that arrive then must not be lost.
+fn a_rank_that_runs_gets_all_its_signals() {
+    const STOPS: u32 = 150;
+    let mut job = Job::new();
+    let pid = job.python(
+        "import os, signal\nsignals = 0\ndef count(*_):\n    global signals\n    signals += 1\n\
+         signal.signal(signal.SIGUSR1, count)\nprint('ready', flush=True)\nanswers = 0\n\
+         while True:\n    if answers < signals:\n        answers += 1\n        os.write(1, b'.')\n",
+    );
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap());
+    let mut out = job.out.pop().unwrap();
+    let (answered, done) = (&AtomicU32::new(0), &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Ends with the process, if the answer to a signal is missing.
+            while !done.load(Relaxed)
+                && kill(pid, Signal::SIGUSR1).is_ok()
+                && out.read_exact(&mut [0]).is_ok()
+            {
+                answered.fetch_add(1, Relaxed);
+            }
+        });
+        let mut stops = 0;
+        while stops < STOPS {
+            stops += u32::from(job.collect().ranks[0].native.is_some());
+        }
+        let until = Instant::now() + DEADLINE;
+        let before = answered.load(Relaxed);
+        while answered.load(Relaxed) == before && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let is_answering = answered.load(Relaxed) > before;
+        done.store(true, Relaxed);
+        drop(job);
+        assert!(is_answering, "a signal was lost after {before} others");
+    });
+}
+
+/// A pause would make `epoll_wait` return with an error, which this program does not expect.
+fn a_rank_in_a_call_that_a_pause_would_end_is_not_stopped() {
+    let mut job = Job::new();
+    job.python(
+        "import ctypes, select\nlibc = ctypes.CDLL(None)\nevents = ctypes.create_string_buffer(64)\n\
+         fd = select.epoll()\nprint('ready', flush=True)\n\
+         libc.epoll_wait(fd.fileno(), events, 1, -1)\n",
+    );
+    let rank = job.settle('S', "<module> (rank0.py:6)");
+    assert!(functions(&rank)[0].starts_with("epoll_wait ("), "{rank:?}");
+    assert_eq!(job.settle('S', "<module> (rank0.py:6)").pid, rank.pid);
+}
+
+fn a_rank_that_is_being_debugged_keeps_its_debugger() {
+    let mut job = Job::new();
+    let pid = job.program("spins");
+    let id = Pid::from_raw(i32::try_from(pid).unwrap());
+    ptrace::seize(id, ptrace::Options::empty()).unwrap();
+    let rank = job.collect().ranks.remove(0);
+    assert_eq!(
+        (rank.native, rank.native_why.as_deref()),
+        (None, Some("ptrace: EPERM: Operation not permitted"))
+    );
+    assert_eq!(tracer(pid), std::process::id().to_string());
+}
+
+/// The code is a loop in a file whose unwind tables and header are damaged.
+const BAD_TABLES: &str = r#"
+import ctypes, mmap, os, random, struct, sys
+random.seed(SEED)
+code = b'\xeb\xfe'
+def load(kind, offset, size): return struct.pack('<IIQQQQQQ', kind, 5, offset, offset, offset, size, size, 4096)
+size = random.choice([8192, 1 << 40, (1 << 64) - 4096]) if SEED % 2 else 8192
+head = b'\x7fELF\x02\x01\x01' + bytes(9) + struct.pack('<HHIQQQIHHHHHH', 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+head += load(1, 0, size) + load(0x6474e550, 4096, random.choice([12, 512, 4000]))
+hdr = bytes([1, 0x1b, 0x03, 0x3b]) + struct.pack('<iI', random.choice([508, -100, 4]), random.choice([1, 0xffffffff]))
+hdr += struct.pack('<ii', -2048, 508) + random.randbytes(488)
+frames = struct.pack('<II', random.choice([20, 0, 0xfffffff0]), random.choice([0, 4])) + random.randbytes(3500)
+image = (head.ljust(2048, b'\0') + code).ljust(4096, b'\0') + (hdr + frames).ljust(4096, b'\0')
+path = 'PATH'
+with open(path, 'wb') as file: file.write(image)
+fd = os.open(path, os.O_RDONLY)
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+at = libc.mmap(None, 8192, 5, 2, fd, 0)
+spin = ctypes.CFUNCTYPE(None)(at + 2048)
+print('ready', flush=True)
+spin()
+"#;
+
+fn damaged_unwind_tables_cost_only_the_native_stack() {
+    for seed in 0..24 {
+        let mut job = Job::new();
+        let path = job.path("damaged.so").display().to_string();
+        job.python(&BAD_TABLES.replace("SEED", &seed.to_string()).replace("PATH", &path));
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let rank = job.collect().ranks.remove(0);
+            assert!(rank.python.is_some(), "{rank:?}");
+            if rank.native.is_some() && functions(&rank)[0].starts_with("? (damaged.so)") {
+                assert!(functions(&rank).len() < 64 && rank.native.unwrap().cut.is_some());
+                break;
+            }
+            assert!(Instant::now() < until, "{rank:?}");
+        }
+    }
 }
 
 fn other_processes_have_a_reason() {
@@ -215,8 +414,8 @@ fn other_processes_have_a_reason() {
     assert_eq!(whys, ["not a Python program", gone, gone, "the process is not one of the job"]);
     let states: Vec<Option<char>> = stacks.ranks.iter().map(|rank| rank.state).collect();
     assert_eq!(states, [Some('S'), None, None, None]);
-    let kernel = stacks.ranks[0].kernel.as_deref().unwrap();
-    assert_eq!(text(&group([("gn1", &stacks.ranks[0])])), format!("rank 0 on gn1 in the kernel: {kernel}"));
+    assert!(stacks.ranks[0].kernel.is_some());
+    assert!(text(&group([("gn1", &stacks.ranks[0])])).ends_with("nanosleep (called by sleep)"), "{stacks:?}");
 }
 
 fn processes_with_other_rights_are_not_read() {
@@ -325,6 +524,11 @@ fn main() -> ExitCode {
     if let Some(code) = railgate_child::dispatch(&[TASKS]) {
         return code;
     }
+    match std::env::args().nth(1).as_deref() {
+        Some("sleeps") => rank_that_sleeps(),
+        Some("spins") => rank_that_spins(),
+        _ => {}
+    }
     if !Path::new(PYTHON).exists() {
         println!("no {PYTHON}: skipped");
         return ExitCode::SUCCESS;
@@ -332,7 +536,7 @@ fn main() -> ExitCode {
     one_by_one::run(&[
         ("a_sleeping_rank_shows_its_calls_in_two_files", a_sleeping_rank_shows_its_calls_in_two_files),
         ("a_stopped_rank_is_read_and_stays_stopped", a_stopped_rank_is_read_and_stays_stopped),
-        ("a_busy_rank_is_read_and_not_paused", a_busy_rank_is_read_and_not_paused),
+        ("a_busy_rank_is_read_and_goes_on", a_busy_rank_is_read_and_goes_on),
         (
             "a_rank_that_waits_for_input_names_the_kernel_function",
             a_rank_that_waits_for_input_names_the_kernel_function,
@@ -348,6 +552,24 @@ fn main() -> ExitCode {
         (
             "a_process_that_hangs_its_reader_costs_its_own_stack_only",
             a_process_that_hangs_its_reader_costs_its_own_stack_only,
+        ),
+        ("a_program_without_python_shows_its_functions", a_program_without_python_shows_its_functions),
+        (
+            "of_a_python_program_the_functions_that_python_called_are_shown",
+            of_a_python_program_the_functions_that_python_called_are_shown,
+        ),
+        ("a_rank_that_runs_gets_all_its_signals", a_rank_that_runs_gets_all_its_signals),
+        (
+            "a_rank_in_a_call_that_a_pause_would_end_is_not_stopped",
+            a_rank_in_a_call_that_a_pause_would_end_is_not_stopped,
+        ),
+        (
+            "a_rank_that_is_being_debugged_keeps_its_debugger",
+            a_rank_that_is_being_debugged_keeps_its_debugger,
+        ),
+        (
+            "damaged_unwind_tables_cost_only_the_native_stack",
+            damaged_unwind_tables_cost_only_the_native_stack,
         ),
         ("without_time_every_rank_has_an_entry", without_time_every_rank_has_an_entry),
     ])

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, RankStack, Stacks};
+use super::{Frame, RankStack, Stacks, native};
 use crate::python_file::{is_own, name};
 
 /// Maximum number of groups in the text besides the largest one.
@@ -33,6 +33,10 @@ pub struct Group {
     pub ranks: Vec<u32>,
     /// Their nodes, ascending.
     pub nodes: Vec<String>,
+    /// The function of a library that most of them wait in, if they have a Python stack: `cudaStreamSynchronize
+    /// (libcudart.so.12)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<String>,
 }
 
 /// Where a [`RankLine`] is from.
@@ -61,6 +65,9 @@ pub struct RankLine {
     pub what: String,
     /// Whether that is from a Python stack.
     pub is_python: bool,
+    /// [`Group::library`]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<String>,
     /// Where it is from.
     #[serde(default)]
     pub of: LineOf,
@@ -70,8 +77,9 @@ impl RankLine {
     /// The line of a stack.
     pub fn new(attempt: u32, node: &str, stack: &RankStack) -> Self {
         let is_python = stack.python.is_some();
-        let what = what(stack);
-        RankLine { attempt, node: node.to_owned(), rank: stack.rank, what, is_python, of: LineOf::Stack }
+        let library = stack.native.as_ref().filter(|_| is_python).and_then(native::library_call);
+        let (node, what) = (node.to_owned(), what(stack));
+        RankLine { attempt, node, rank: stack.rank, what, is_python, library, of: LineOf::Stack }
     }
 
     /// All lines of a node, within their limits.
@@ -79,7 +87,7 @@ impl RankLine {
         let stacks = stacks.bounded();
         let line = |rank: u32, what: &str, of: LineOf| {
             let what = what.to_owned();
-            RankLine { attempt, node: node.to_owned(), rank, what, is_python: false, of }
+            RankLine { attempt, node: node.to_owned(), rank, what, is_python: false, library: None, of }
         };
         let of_stacks = stacks.ranks.iter().map(|rank| RankLine::new(attempt, node, rank));
         let recorded = stacks.recorded.iter().map(|one| line(one.rank, &one.what, LineOf::Recorder));
@@ -91,8 +99,23 @@ impl RankLine {
 /// Groups ranks of one node after another: only a line for each rank is kept.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// By node and rank: what it does, and whether that is from a Python stack.
-    ranks: BTreeMap<(String, u32), (String, bool)>,
+    /// By node and rank.
+    ranks: BTreeMap<(String, u32), Known>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    what: String,
+    is_python: bool,
+    library: Option<String>,
+}
+
+/// Ranks that do the same.
+#[derive(Debug, Default)]
+struct Same {
+    ranks: BTreeSet<u32>,
+    nodes: BTreeSet<String>,
+    libraries: BTreeMap<String, usize>,
 }
 
 impl Groups {
@@ -104,28 +127,51 @@ impl Groups {
 
     /// The same from a line; its attempt does not matter here.
     pub fn add_line(&mut self, line: RankLine) {
-        let known = self.ranks.entry((line.node, line.rank)).or_default();
-        if known.0.is_empty() || line.is_python && !known.1 {
-            *known = (line.what, line.is_python);
+        let RankLine { node, rank, what, is_python, library, .. } = line;
+        let known = self.ranks.entry((node, rank)).or_default();
+        if known.what.is_empty() || is_python && !known.is_python {
+            *known = Known { what, is_python, library };
         }
     }
 
     /// Returns the groups, largest first.
     pub fn finish(self) -> Vec<Group> {
-        let mut by_what: BTreeMap<String, (BTreeSet<u32>, BTreeSet<String>)> = BTreeMap::new();
-        for ((node, rank), (what, _)) in self.ranks {
-            let (ranks, nodes) = by_what.entry(what).or_default();
-            ranks.insert(rank);
-            nodes.insert(node);
+        let mut by_what: BTreeMap<String, Same> = BTreeMap::new();
+        for ((node, rank), Known { what, library, .. }) in self.ranks {
+            let same = by_what.entry(what).or_default();
+            same.ranks.insert(rank);
+            same.nodes.insert(node);
+            if let Some(library) = library {
+                *same.libraries.entry(library).or_default() += 1;
+            }
         }
-        let group = |(what, (ranks, nodes)): (String, (BTreeSet<u32>, BTreeSet<String>))| Group {
-            what,
-            ranks: ranks.into_iter().collect(),
-            nodes: nodes.into_iter().collect(),
-        };
-        let mut groups: Vec<Group> = by_what.into_iter().map(group).collect();
+        let mut groups: Vec<Group> = by_what.into_iter().map(|(what, same)| same.group(what)).collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.ranks.len()), group.ranks.first().copied()));
         groups
+    }
+}
+
+impl Same {
+    fn group(self, what: String) -> Group {
+        // A thread that polls is in another function each time.
+        let most = self.ranks.len() / 2;
+        let library = self.libraries.into_iter().find(|(_, count)| *count > most).map(|(library, _)| library);
+        Group {
+            what,
+            ranks: self.ranks.into_iter().collect(),
+            nodes: self.nodes.into_iter().collect(),
+            library,
+        }
+    }
+}
+
+impl Group {
+    /// What they do, with the function of the library: `in step (train.py:88), inside cudaStreamSynchronize (libcudart.so.12)`.
+    pub fn doing(&self) -> String {
+        match &self.library {
+            Some(library) => format!("{}, inside {library}", self.what),
+            None => self.what.clone(),
+        }
     }
 }
 
@@ -146,7 +192,7 @@ pub fn text(groups: &[Group]) -> String {
     let (between, few) = rest.split_at(rest.len().saturating_sub(MOST_GROUPS));
     let mut parts = vec![match largest.ranks.len() {
         1 => minority(largest),
-        count => format!("{} ranks {}", grouped(count), largest.what),
+        count => format!("{} ranks {}", grouped(count), largest.doing()),
     }];
     parts.extend(few.iter().map(minority));
     if !between.is_empty() {
@@ -167,7 +213,7 @@ fn minority(group: &Group) -> String {
         nodes if nodes.len() <= MOST_NAMES => nodes.join(", "),
         nodes => format!("{} nodes", grouped(nodes.len())),
     };
-    format!("{ranks} on {nodes} {}", group.what)
+    format!("{ranks} on {nodes} {}", group.doing())
 }
 
 /// `3, 5-7` as a list. `ranks` is ascending.
@@ -203,6 +249,7 @@ fn what(stack: &RankStack) -> String {
         Some('Z' | 'X') => Some("without its main thread, which has ended (state Z)"),
         _ => None,
     };
+    let place = place.or_else(|| stack.native.as_ref().and_then(native::place));
     match (stopped, place, stack.kernel.as_deref()) {
         // A process that was stopped inside a collective is not one that waits in it.
         (Some(stopped), Some(place), _) => format!("{stopped} {place}"),

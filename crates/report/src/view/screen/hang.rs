@@ -102,6 +102,7 @@ mod tests {
             what: what.to_owned(),
             ranks: ranks.to_vec(),
             nodes: vec!["gn4".to_owned()],
+            library: None,
         };
         attempt.stacks =
             vec![group(&[0, 1, 3], "in all_reduce (train.py:88)"), group(&[2], "stopped (state T)")];

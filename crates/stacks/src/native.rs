@@ -1,0 +1,89 @@
+//! The native stack of a process's main thread: which functions of the program and of libraries such as NCCL and CUDA it is in.
+//!
+//! No program is started and no symbol file is needed: the unwind tables are in the process's memory, the names in its files.
+
+mod memory;
+mod objects;
+mod registers;
+mod unwind;
+
+use std::path::Path;
+
+use nix::unistd::Pid;
+use railgate_node_report::stacks::{MOST_FRAMES, NativeFrame, NativeStack};
+use railgate_probe::JobMember;
+
+use crate::access;
+use memory::Memory;
+use objects::Objects;
+use registers::{blocked, paused};
+use unwind::{NO_REGISTER, Walk, walk};
+
+/// The function of CPython that runs Python's own functions: the Python stack has what is outside of it.
+const INTERPRETER: &str = "_PyEval_EvalFrame";
+const CHANGED: &str = "its stack changed while it was read";
+
+/// The functions of the main thread, innermost first.
+pub(crate) fn stack(member: &mut JobMember, pid: u32) -> Result<NativeStack, String> {
+    let id = Pid::from_raw(i32::try_from(pid).map_err(|why| why.to_string())?);
+    // A thread is stopped once at most: after that, no other try.
+    access::read(member, pid, |why| why != CHANGED, |_, _| read(id))
+}
+
+fn read(pid: Pid) -> Result<NativeStack, String> {
+    let mut memory = Memory::new(pid);
+    let mut objects = Objects::new(pid).map_err(|why| format!("its memory map: {why}"))?;
+    let without_pause = match blocked(pid)? {
+        Some(before) => {
+            let found = walk(before.registers.clone(), &memory, &mut objects, MOST_FRAMES);
+            if blocked(pid)?.as_ref() != Some(&before) {
+                return Err(CHANGED.to_owned());
+            }
+            let is_enough = found.cut != Some(NO_REGISTER) || !before.goes_on();
+            Some(found).filter(|_| is_enough)
+        }
+        None => None,
+    };
+    let found = match without_pause {
+        Some(found) => found,
+        None => walk(paused(pid, &mut memory)?, &memory, &mut objects, MOST_FRAMES),
+    };
+    Ok(named(pid, &found, &objects))
+}
+
+/// With the names of its functions, from the interpreter of Python inwards.
+fn named(pid: Pid, walk: &Walk, objects: &Objects) -> NativeStack {
+    let mut frames: Vec<NativeFrame> = walk
+        .places
+        .iter()
+        .map(|place| {
+            let object = place.object.and_then(|index| objects.get(index));
+            let path = object.map_or(Path::new(""), |object| &object.path);
+            let address = object.map_or(place.address, |object| object.in_file(place.address));
+            NativeFrame { object: path.display().to_string(), address, ..NativeFrame::default() }
+        })
+        .collect();
+    let mut indices: Vec<usize> = walk.places.iter().filter_map(|place| place.object).collect();
+    indices.sort_unstable();
+    indices.dedup();
+    for index in indices {
+        let Some(object) = objects.get(index) else { continue };
+        let of_it = |at: &usize| walk.places.get(*at).is_some_and(|place| place.object == Some(index));
+        let places: Vec<usize> = (0..frames.len()).filter(of_it).collect();
+        let addresses: Vec<u64> = places.iter().filter_map(|at| Some(frames.get(*at)?.address)).collect();
+        for (at, name) in places.into_iter().zip(object.names(pid, &addresses)) {
+            if let Some(frame) = frames.get_mut(at) {
+                frame.function = name;
+            }
+        }
+    }
+    let is_interpreter =
+        |frame: &NativeFrame| frame.function.as_ref().is_some_and(|name| name.starts_with(INTERPRETER));
+    match frames.iter().position(is_interpreter) {
+        Some(at) => {
+            frames.truncate(at);
+            NativeStack { frames, cut: None }
+        }
+        None => NativeStack { frames, cut: walk.cut.map(str::to_owned) },
+    }
+}

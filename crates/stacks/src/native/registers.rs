@@ -1,0 +1,222 @@
+//! The registers of a thread.
+//!
+//! Of a thread that is blocked, the kernel shows the stack pointer and the program counter without a pause. Of one that runs it
+//! shows nothing. Such a thread is stopped for a moment, and one whose other registers are needed.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::ptrace;
+use nix::sys::signal::{SigEvent, SigevNotify, Signal};
+use nix::sys::time::TimeSpec;
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::time::ClockId;
+use nix::unistd::Pid;
+
+use super::memory::Memory;
+
+/// A thread that has not stopped by then has no processor, or is in a call that cannot be interrupted.
+const STOPS: Duration = Duration::from_millis(100);
+/// The kernel kills this process if a pause takes longer, and then lets the thread go on.
+const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+/// System calls that go on by themselves after a pause, with any remaining time.
+const GO_ON: &[i64] = &[
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+];
+const POLL: Duration = Duration::from_micros(200);
+/// The copy of the stack of a thread that is stopped, bytes.
+const MOST_STACK: usize = 512 << 10;
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    pub(super) const COUNT: usize = 17;
+    pub(super) const STACK: usize = 7;
+    pub(super) const COUNTER: usize = 16;
+    /// rbx, rbp, r12 to r15.
+    pub(super) const KEPT: [usize; 6] = [3, 6, 12, 13, 14, 15];
+
+    pub(super) fn all(pid: super::Pid) -> nix::Result<[u64; COUNT]> {
+        let r = nix::sys::ptrace::getregs(pid)?;
+        Ok([
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15, r.rip,
+        ])
+    }
+
+    pub(super) const fn code(address: u64) -> u64 {
+        address
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arch {
+    pub(super) const COUNT: usize = 33;
+    pub(super) const STACK: usize = 31;
+    pub(super) const COUNTER: usize = 32;
+    /// x19 to x29.
+    pub(super) const KEPT: [usize; 11] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
+
+    pub(super) fn all(pid: super::Pid) -> nix::Result<[u64; COUNT]> {
+        let set = nix::sys::ptrace::getregset::<nix::sys::ptrace::regset::NT_PRSTATUS>(pid)?;
+        let mut all = [0; COUNT];
+        all[..31].copy_from_slice(&set.regs);
+        (all[STACK], all[COUNTER]) = (set.sp, set.pc);
+        Ok(all)
+    }
+
+    /// Without the signature in the upper bits.
+    pub(super) const fn code(address: u64) -> u64 {
+        address & 0x0000_ffff_ffff_ffff
+    }
+}
+
+/// Registers by their numbers in DWARF; `None` is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Registers([Option<u64>; arch::COUNT]);
+
+impl Registers {
+    /// How many there are.
+    pub(super) const COUNT: usize = arch::COUNT;
+
+    /// Those of the caller of a function, of which the rest is set later.
+    pub(super) fn new(stack: u64, counter: u64) -> Self {
+        let mut all = [None; arch::COUNT];
+        (all[arch::STACK], all[arch::COUNTER]) = (Some(stack), Some(counter));
+        Registers(all)
+    }
+
+    pub(super) fn get(&self, number: usize) -> Option<u64> {
+        self.0.get(number).copied().flatten()
+    }
+
+    /// The stack pointer and the program counter keep their values.
+    pub(super) fn set(&mut self, number: usize, value: Option<u64>) {
+        if let Some(register) =
+            self.0.get_mut(number).filter(|_| ![arch::STACK, arch::COUNTER].contains(&number))
+        {
+            *register = value;
+        }
+    }
+
+    pub(super) fn stack(&self) -> Option<u64> {
+        self.get(arch::STACK)
+    }
+
+    pub(super) fn counter(&self) -> Option<u64> {
+        self.get(arch::COUNTER).map(arch::code)
+    }
+
+    /// Whether every function leaves this register as it was for its caller.
+    pub(super) fn is_kept(number: usize) -> bool {
+        arch::KEPT.contains(&number)
+    }
+}
+
+/// A thread that is blocked in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blocked {
+    /// The stack pointer and the program counter.
+    pub(super) registers: Registers,
+    /// Number of its system call; -1 outside of one.
+    call: i64,
+}
+
+impl Blocked {
+    /// Whether its system call goes on after a pause as if there had been none. Others, such as `epoll_wait`, return `EINTR`.
+    pub(super) fn goes_on(&self) -> bool {
+        GO_ON.contains(&self.call)
+    }
+}
+
+/// A main thread that is blocked in the kernel; `None` if it runs.
+pub(super) fn blocked(pid: Pid) -> Result<Option<Blocked>, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall"))
+        .map_err(|why| format!("its registers: {why}"))?;
+    Ok(parse(&text))
+}
+
+/// `7 0x7ffd… 0x1 … 0xSP 0xPC`, or `-1 0xSP 0xPC` outside a system call, or `running`.
+fn parse(text: &str) -> Option<Blocked> {
+    let call = text.split_ascii_whitespace().next()?.parse().ok()?;
+    let mut last = text.split_ascii_whitespace().rev();
+    let mut number = || u64::from_str_radix(last.next()?.strip_prefix("0x")?, 16).ok();
+    let (counter, stack) = (number()?, number()?);
+    Some(Blocked { registers: Registers::new(stack, counter), call })
+}
+
+/// All registers of a main thread, which is stopped for them, for less than 200 ms. `memory` then has its stack as it was.
+///
+/// After an error this process must end without delay, which lets the thread go on.
+pub(super) fn paused(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
+    let event = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGKILL, si_value: 0 });
+    let mut limit =
+        Timer::new(ClockId::CLOCK_MONOTONIC, event).map_err(|why| format!("timer_create: {why}"))?;
+    let after = Expiration::OneShot(TimeSpec::from_duration(LONGEST_PAUSE));
+    limit.set(after, TimerSetTimeFlags::empty()).map_err(|why| format!("timer_settime: {why}"))?;
+    let found = stop_and_read(pid, memory);
+    if found.is_err() {
+        // The thread may still be stopped, or stop later.
+        std::mem::forget(limit);
+    }
+    found
+}
+
+fn stop_and_read(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
+    let failed = |why: nix::Error| format!("ptrace: {why}");
+    ptrace::seize(pid, ptrace::Options::empty()).map_err(failed)?;
+    ptrace::interrupt(pid).map_err(failed)?;
+    let signal = stopped(pid)?;
+    let registers = Registers(arch::all(pid).map_err(failed)?.map(Some));
+    if let Some(stack) = registers.stack() {
+        memory.keep(stack, MOST_STACK);
+    }
+    // A signal that arrived in this moment is passed on.
+    ptrace::detach(pid, signal).map_err(failed)?;
+    Ok(registers)
+}
+
+/// Waits until the thread has stopped. Returns the signal that stopped it, if one did.
+fn stopped(pid: Pid) -> Result<Option<Signal>, String> {
+    let begun = Instant::now();
+    while begun.elapsed() < STOPS {
+        match waitpid(pid, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some(signal)),
+            Ok(WaitStatus::PtraceEvent(..)) => return Ok(None),
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(POLL),
+            Ok(_) => return Err("the process has ended".to_owned()),
+            Err(why) => return Err(format!("waitpid: {why}")),
+        }
+    }
+    Err(format!("its main thread did not stop within {} ms", STOPS.as_millis()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_thread_shows_two_registers() {
+        let text = "230 0x1 0x0 0x7ffe 0x0 0x0 0x0 0x7ffe12345678 0x7f00abcdef01\n";
+        let found = parse(text).unwrap();
+        let Registers(all) = &found.registers;
+        assert_eq!(all.iter().flatten().count(), 2, "no other one is known");
+        let counter = found.registers.counter();
+        assert_eq!((found.registers.stack(), counter), (Some(0x7ffe_1234_5678), Some(0x7f00_abcd_ef01)));
+        let outside = parse("-1 0x10 0x20\n").unwrap();
+        assert_eq!((outside.registers.stack(), outside.goes_on()), (Some(0x10), false));
+        for other in ["running\n", "", "0x10\n", "-1 10 20\n", "0 0x1 0xx 0x2"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+}
