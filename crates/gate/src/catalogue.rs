@@ -37,7 +37,17 @@ fn body(check: &CheckInfo) -> String {
         Scope::Fabric => "jobs that hold GPUs (fabric)",
         Scope::Always => "all jobs",
     };
-    let strongest = match check.action(&Checks::default()).min(class_cap(check.class)) {
+    let (action, cap) = (check.action(&Checks::default()), class_cap(check.class));
+    let effect = if cap == Action::Notify { "notifies the job's owner" } else { "is reported" };
+    let limit = match action > cap {
+        true => format!(
+            "\nA finding of class `{}` {effect} and never drains. The `action` below is only an upper limit: of the actions of \
+             phase,\nclass and check, the weakest applies.",
+            check.class
+        ),
+        false => String::new(),
+    };
+    let strongest = match action.min(cap) {
         Action::Off => "off",
         Action::Shadow => "shadow",
         Action::Report => "report",
@@ -55,7 +65,7 @@ fn body(check: &CheckInfo) -> String {
         )
     });
     format!(
-        "Class {}, action `{strongest}` at most by default; level {level}; runs in {}, for {jobs}.\nReads {reads}; extra cost: {}.{transient}\n\n{}\n\n{}",
+        "Class {}, action `{strongest}` at most by default; level {level}; runs in {}, for {jobs}.\nReads {reads}; extra cost: {}.{transient}{limit}\n\n{}\n\n{}",
         check.class,
         phases.join(", "),
         check.cost,

@@ -15,7 +15,7 @@ settings! {
     unsynchronised: Severity = Severity::Note, "the clock is not synchronised";
     severity: Severity = Severity::Warn, "the clock is synchronised, and may be off by more than max_error";
     #[serde(with = "railgate_model::duration_text")]
-    max_error: Duration = Duration::from_secs(1), limit not_zero(), "largest possible error of the clock; more is a finding";
+    max_error: Duration = Duration::from_secs(1), limit not_zero(), "a larger possible error of the clock is a finding";
 }
 
 fn not_zero() -> Limit<Duration> {

@@ -26,7 +26,7 @@ Reads `nvmlDeviceGetTotalEccErrors` (volatile: since the driver was loaded or th
 `nvmlDeviceGetEccMode` and `nvmlDeviceGetSramEccErrorStatus`.
 
 - Uncorrected errors before a job: the count. After a job: the increase since the prolog; `unknown` if the count went
-  backwards (the GPU was reset meanwhile). If the driver logged that it contained them (Xid 94 since the log was last settled, see
+  backwards (the GPU was reset meanwhile). If the driver logged that it contained them (Xid 94 since railgate last handled the log, see
   `kernel-log`, and nothing worse: 48, 64, 95, 140, 171, 172), only the application died and the node is fit: severity
   `contained`, also in later check runs of this boot. A driver without field 230 must have logged as many as were counted. If the log cannot be read
   or has lost lines, a driver that has field 230 and asks for no reset is enough.

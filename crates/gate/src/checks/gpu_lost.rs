@@ -23,7 +23,7 @@ impl Check for GpuLost {
     const ABOUT: &'static str = "a GPU is off the bus, needs a reset, or cannot be opened";
     const EXPLAIN: &'static str = "
 Reads how NVML answers for each GPU (`GPU_IS_LOST`, `GPU_NOT_FOUND` and `RESET_REQUIRED` from any call) and the
-kernel log since it was last settled (see `kernel-log`; Xid 79, \"GPU has fallen off the bus\"). If both show it, that is one finding.
+kernel log since railgate last handled it (see `kernel-log`; Xid 79, \"GPU has fallen off the bus\"). If both show it, that is one finding.
 
 A line in the kernel log alone drains no node:
 
@@ -182,7 +182,7 @@ fn event_row(found: Found, event: &XidEvent) -> Found {
     found.row(
         "kernel log",
         &event.text,
-        "no Xid 79 since the log was last settled",
+        "no Xid 79 since railgate last handled the log",
         format!("kmsg seq {} at {}", event.seq, iso(event.time)),
     )
 }

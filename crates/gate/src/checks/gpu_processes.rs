@@ -19,7 +19,8 @@ impl Check for GpuProcesses {
     const EXPLAIN: &'static str = "
 Reads `nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3`, and `/proc` for each process: its name, its user, whether
 it is exiting, and the Slurm job it belongs to (cgroup, slurmstepd ancestor). Exiting processes, those of live Slurm
-jobs and the names in `ignore` are not leftovers. After a job its own processes are leftovers, since Slurm has killed them.
+jobs and the names in `ignore` are not leftovers. After a job, any process of it that still runs is a leftover, since Slurm should
+have ended it.
 
 Why: the next job lacks the memory that a leftover holds, and dies with out-of-memory.
 

@@ -19,7 +19,7 @@ impl Check for GpuRecoveryAction {
     const ABOUT: &'static str = "the driver itself asks for a GPU reset or a reboot";
     const EXPLAIN: &'static str = "
 Reads NVML field 230 (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`, driver 570 and later). Older drivers do not have the field: then
-the last Xid 154 of the GPU since the kernel log was last settled (see `kernel-log`) is used (\"GPU recovery action changed
+the last Xid 154 of the GPU since railgate last handled the kernel log (see `kernel-log`) is used (\"GPU recovery action changed
 from … to …\"). That is a line of the kernel log alone, so `warn` until the driver logs it a second time within 24 hours. A
 line that does not name the action is `warn`.
 

@@ -25,10 +25,11 @@ fn not_an_sxid(code: &str) -> String {
 }
 
 impl Check for GpuSxid {
-    const ABOUT: &'static str = "an NVSwitch reported an error (SXid) since the kernel log was last settled";
+    const ABOUT: &'static str =
+        "an NVSwitch reported an error (SXid) since railgate last handled the kernel log";
     const EXPLAIN: &'static str = "
 Reads the NVSwitch driver's lines in the kernel log (`nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, …`) since
-the log was last settled (see `kernel-log`). The register dumps that follow a line are skipped. The names of errors come from the
+railgate last handled the log (see `kernel-log`). The register dumps that follow a line are skipped. The names of errors come from the
 driver's source (NVIDIA's open kernel modules 515 to 595).
 
 Why: an NVSwitch serves all GPUs of the node; after some errors only a reboot brings its links back.
@@ -103,7 +104,7 @@ fn group(scene: &Scene<'_>, set: &Settings, code: u32, switch: String, events: &
         found.row(
             "kernel log",
             &event.text,
-            "no such event since the log was last settled",
+            "no such event since railgate last handled the log",
             format!("kmsg seq {} at {}", event.seq, iso(event.time)),
         )
     });

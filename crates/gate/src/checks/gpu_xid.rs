@@ -32,10 +32,10 @@ fn not_an_xid(code: &str) -> String {
 
 impl Check for GpuXid {
     const ABOUT: &'static str =
-        "the driver reported a fatal error (Xid) since the kernel log was last settled";
+        "the driver reported a fatal error (Xid) since railgate last handled the kernel log";
     const EXPLAIN: &'static str = "
-Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since the log was last
-settled (see `kernel-log`), and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
+Reads the NVIDIA driver's lines in the kernel log (`NVRM: Xid (PCI:0000:9b:00): 79, …`) since railgate
+last handled the log (see `kernel-log`), and finds the GPU by its PCI address. On a shared node only the job's GPUs are judged.
 
 Why: the driver reports hardware faults first. But most Xids report application errors, which must not drain a node.
 
@@ -235,7 +235,7 @@ fn group(
         found.row(
             "kernel log",
             &event.text,
-            "no such event since the log was last settled",
+            "no such event since railgate last handled the log",
             format!("kmsg seq {} at {}; {source}", event.seq, iso(event.time)),
         )
     });

@@ -13,7 +13,7 @@ pub(crate) struct IbPort;
 settings! {
     action = Drain;
     #[serde(with = "railgate_model::duration_text")]
-    boot_grace: Duration = Duration::from_secs(300), limit at_most(Duration::from_secs(3600)), "after boot; until then a port that is down or missing is unknown";
+    boot_grace: Duration = Duration::from_secs(300), limit at_most(Duration::from_secs(3600)), "time after boot during which a port that is down or missing counts as unknown";
     initialising: Severity = Severity::Warn, "a link that is up and waits for the subnet manager (Init, Armed)";
 }
 

@@ -15,9 +15,9 @@ settings! {
 impl Check for KernelLogReadable {
     const ABOUT: &'static str = "the kernel log could not be read, so driver errors may have gone unseen";
     const EXPLAIN: &'static str = "
-Reads `/dev/kmsg` since the log was last settled in this boot; in the epilog, since its job's prolog. A check run settles the
-log if it judged the whole node and found it fit or degraded, or if its finding was acted on: the node was drained, or in report
-mode the drain was logged. No later check run judges these records again.
+Reads the records of `/dev/kmsg` that railgate has not handled yet in this boot; in the epilog, those since its job's prolog. A check
+run has handled the log if it judged the whole node and found it fit or degraded, or if its finding was acted on: the node was
+drained, or in report mode the drain was logged. No later check run judges these records again.
 
 Why: without the log a faulty node may look healthy, so this is `unknown`. Records that the ring buffer dropped before they
 were read are a note. NVML reports Xids too, but only to a process that waits for them: if the log cannot be read (in pods),
@@ -51,7 +51,7 @@ Fix: run as root (or with CAP_SYSLOG where `kernel.dmesg_restrict=1`); `log_buf_
             out.add(
                 Found::note(Class::Site, "", "records were lost before they were read")
                     .fix("larger log_buf_len")
-                    .row(part, "overrun", "all records since the log was last settled", "/dev/kmsg"),
+                    .row(part, "overrun", "all records since railgate last handled the log", "/dev/kmsg"),
             );
         }
         let other_boot = log.since.as_ref().is_some_and(|mark| mark.boot_id != scene.now.boot_id);

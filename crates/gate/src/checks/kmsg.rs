@@ -29,7 +29,7 @@ fn not_a_kind(id: &str) -> String {
 impl Check for KernelMessages {
     const ABOUT: &'static str = "the kernel logged a fault: hung tasks, PCIe, HCAs, NFS, disks, memory";
     const EXPLAIN: &'static str = "
-Reads the lines of `/dev/kmsg` since the log was last settled (see `kernel-log`; only those that the kernel itself wrote), and
+Reads the lines of `/dev/kmsg` since railgate last handled the log (see `kernel-log`; only those that the kernel itself wrote), and
 compares them with a table of the format strings of the kernel and its drivers: Linux 5.10 to 6.12 (RHEL 9 has 5.14, Ubuntu
 22.04 and 24.04 have 5.15 and 6.8, Debian 11 to 13 are covered) and MLNX_OFED:
 

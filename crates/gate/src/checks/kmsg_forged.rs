@@ -16,7 +16,7 @@ settings! {
 impl Check for ForgedRecords {
     const ABOUT: &'static str = "a process wrote a kernel log record that imitates a driver's";
     const EXPLAIN: &'static str = "
-Reads the records of `/dev/kmsg` since the log was last settled (see `kernel-log`), and reports those that begin like a driver's
+Reads the records of `/dev/kmsg` since railgate last handled the log (see `kernel-log`), and reports those that begin like a driver's
 record because a process has such a name. The kernel prefixes some messages with the name of the process that caused them: a
 program called `NVRM: GPU 1:0:0` that crashes logs `NVRM: GPU 1:0:0[4711]: segfault at …`.
 
