@@ -360,8 +360,11 @@ fn rank_in(text: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// A message as it is shown: without its moment, credentials masked, in one line.
+/// A message as it is shown: without its moment, credentials masked, in one line; one that is cut ends with `…`.
 pub(crate) fn shown(text: &str) -> String {
     const MOST: usize = 300;
-    railgate_text::clip(mask::mask(text.trim()).trim(), MOST)
+    let masked = mask::mask(text.trim());
+    let masked = masked.trim();
+    let kept = if masked.chars().count() > MOST { MOST - 1 } else { MOST };
+    railgate_text::shorten(masked, kept)
 }

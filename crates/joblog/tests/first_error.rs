@@ -157,7 +157,9 @@ fn wrong_in(case: &Case, ranks: usize, labels: Labels, causes: &mut usize) -> Op
     let Some(first) = found.first else { return Some((true, "nothing found".to_owned())) };
     let is_text = case.is_message(&first.text);
     *causes += usize::from(
-        !is_text && first.rule.kind == Kind::Cause && !case.lines.join(" ").contains(&first.text),
+        !is_text
+            && first.rule.kind == Kind::Cause
+            && !case.lines.join(" ").contains(first.text.trim_end_matches('…')),
     );
     let place = first.place.as_ref().map(|place| format!("{}:{}", place.file, place.line));
     if !is_text || !(case.rule == "*" || first.rule.id == case.rule) {

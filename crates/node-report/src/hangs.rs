@@ -281,8 +281,8 @@ impl Hang {
                 // Without counts it is not known whether one is.
                 let none = if self.operation.is_some() { ", and no rank is behind" } else { "" };
                 format!(
-                    "{wait}, those of all ranks{none}: operations in different order or of different size, a message that is \
-                     not received, or a broken link"
+                    "{wait}, those of all ranks{none}; possible causes: operations in a different order or of different \
+                     size, a message that is not received, or a broken link"
                 )
             }
         }
@@ -408,12 +408,11 @@ mod tests {
             say(HangKind::Storage, &many, None)
                 .starts_with("ranks 1, 2, 3, 4 and 2 more are waiting for storage")
         );
-        assert!(
-            say(HangKind::AllWait, &[], None)
-                .starts_with("3 GPUs wait, those of all ranks: operations in different order")
-        );
+        assert!(say(HangKind::AllWait, &[], None).starts_with(
+            "3 GPUs wait, those of all ranks; possible causes: operations in a different order"
+        ));
         assert!(say(HangKind::AllWait, &[], Some(operation.clone())).starts_with(
-            "3 GPUs wait in AllReduce number 1181, those of all ranks, and no rank is behind: "
+            "3 GPUs wait in AllReduce number 1181, those of all ranks, and no rank is behind; possible causes: "
         ));
     }
 

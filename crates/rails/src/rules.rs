@@ -131,7 +131,7 @@ pub static RULES: &[Rule] = &[
         id: "ras-port",
         variable: "NCCL_RAS_ADDR",
         when: "always, unless [rails] ras = false",
-        why: "a port for each job: on the default one a second job of the node would answer in the first one's place",
+        why: "each job gets its own port: on the default port, another job on the same node could answer instead",
         source: "NCCL src/ras (SO_REUSEPORT), from 2.24 on; older releases do not read it",
         value: ras_port,
         ..ANY

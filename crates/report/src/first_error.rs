@@ -6,7 +6,7 @@
 use railgate_joblog::{EXCEPTION, Hardware, Kind, Rule, rule};
 use railgate_node_report::plain::plain;
 use railgate_node_report::{JobLog, LogError};
-use railgate_text::{clip, shorten};
+use railgate_text::shorten;
 use serde::{Deserialize, Serialize};
 
 use crate::why::{hardware, unseen};
@@ -158,9 +158,8 @@ fn sentence(error: &FirstError, followed: bool) -> String {
         _ if followed => "; other ranks followed".to_owned(),
         _ => String::new(),
     };
-    let more = if error.text.chars().count() >= KEPT { "…" } else { "" };
-    let text = plain(&clip(&error.text, KEPT));
-    format!("{lead}{text}{more}{place}{after}")
+    let text = plain(&shorten(&error.text, KEPT));
+    format!("{lead}{text}{place}{after}")
 }
 
 /// What the gate found of the hardware that a text points at.

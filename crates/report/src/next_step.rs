@@ -26,7 +26,10 @@ pub(crate) fn next_steps(report: &JobReport, job: &dyn Display) -> Vec<String> {
         steps.push(text);
     }
     if !report.missing.is_empty() {
-        steps.push("have an admin collect the missing reports (--full shows how)".to_owned());
+        steps.push(format!(
+            "ask an admin to collect the missing parts: `railgate report {job} --full` lists them at the end, under \
+             MISSING FROM THIS REPORT"
+        ));
     }
     let mut unique: Vec<String> = Vec::new();
     for step in steps.iter().map(|text| plain(text)).filter(|step| !step.is_empty()) {

@@ -290,7 +290,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
 
 fn decision(out: &mut Text, controller: &Controller) {
     let (what, why, consent) = (controller.what, controller.why.as_str(), &controller.consent);
-    out.field("controller", &format!("{what}: {why} (consent {consent})"));
+    out.field("controller", &format!("{what}: {why} (effective --railgate-requeue: {consent})"));
     out.sentences("budget", controller.budget.as_slice());
     let told = |node: &&AskedNode| node.evidence.is_some() || !node.reason.as_str().is_empty();
     for node in controller.nodes.iter().filter(told) {

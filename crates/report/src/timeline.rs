@@ -144,16 +144,25 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
     };
     for xid in &node.kernel.xids {
         let (owner, meaning) = explain(xid.code, &xid.text);
-        let weight = if owner == Owner::Hardware { Weight::Fail } else { Weight::Warn };
         let gpu = xid.gpu.map_or_else(|| "a GPU".to_owned(), |gpu| gpu.to_string());
         let index = node.gpus.iter().find(|line| {
             let place = |pci: railgate_model::PciAddress| (pci.domain, pci.bus, pci.device);
             line.pci.known().copied().map(place) == xid.gpu.map(place)
         });
+        let of_others = index.is_some_and(|line| line.own == Some(false));
         let gpu = match index {
-            Some(line) if line.own == Some(false) => format!("GPU {} ({gpu}), not of this job", line.index),
+            Some(line) if of_others => {
+                format!("GPU {} ({gpu}), which this job does not use", line.index)
+            }
             Some(line) => format!("GPU {} ({gpu})", line.index),
             None => gpu,
+        };
+        let (weight, meaning) = match owner {
+            Owner::Hardware => (Weight::Fail, meaning),
+            Owner::Application if of_others => {
+                (Weight::Step, "a program of another job failed there; the GPU is fine")
+            }
+            Owner::Application | Owner::Other => (Weight::Warn, meaning),
         };
         let pid = xid.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
         push(xid.time, false, weight, format!("Xid {} on {gpu}{pid}: {meaning}", xid.code));

@@ -194,7 +194,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     }
     let Some(exit) = exit else { return not_ended(attempt, slurm, next, &state) };
     if exit.status == 0 {
-        return ended_with_zero(attempt, exit, hardware);
+        return ended_with_zero(attempt, exit, &state, hardware);
     }
     // A kill without a time may be older than the fault that ended the job.
     if let Some(shortage) = shortage(attempt).filter(|told| told.limit.is_some() || hardware.is_empty()) {
@@ -428,10 +428,15 @@ fn not_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>, state
     Ended { kind, why, proof: Vec::new(), doubts }
 }
 
-fn ended_with_zero(attempt: &Attempt, exit: Exit, hardware: Vec<Proof>) -> Ended {
-    let mut why = "Its exit code is 0. Completed, cancelled and timed-out jobs all have it; \
-                   sacct -j JOBID -o JobID,State shows which it was."
-        .to_owned();
+fn ended_with_zero(attempt: &Attempt, exit: Exit, state: &str, hardware: Vec<Proof>) -> Ended {
+    let record = match state {
+        "" => "Slurm's record is missing".to_owned(),
+        state => format!("Slurm reports {state}"),
+    };
+    let mut why = format!(
+        "It is not known how the job ended: its exit code is 0, as it is for completed, cancelled and timed-out jobs, \
+         and {record}."
+    );
     let derived = exit.derived.map(|status| Exit { status, derived: None }).filter(|exit| exit.status != 0);
     if let Some(worst) = derived {
         why.push_str(&format!(" Its worst step ended with {}.", exit_text(worst)));

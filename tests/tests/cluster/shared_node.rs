@@ -90,7 +90,7 @@ fn a_fault_requeues_only_the_jobs_it_affected() -> Result<()> {
         assert_eq!(reason(&admins)?, ADMINS);
 
         let told = report(&alice, one)?;
-        in_order(&told, &["Xid 79 on GPU 2", "Xid 79 on GPU 5", "not of this job"]);
+        in_order(&one_line(&told), &["Xid 79 on GPU 2", "Xid 79 on GPU 5", "which this job does not use"]);
         in_order(&told, &[&format!("railgate requeued the job: gpu-lost@2 on {both_hit}; restart 1 of 3")]);
         // The node's reason names both GPUs, and each job's report its own.
         let json = alice.run(&["railgate", "report", &one.to_string(), "--format", "json"])?.ok()?;
@@ -100,7 +100,7 @@ fn a_fault_requeues_only_the_jobs_it_affected() -> Result<()> {
         let head = format!("job {buggy} 'sbatch' on test: looks like the application");
         assert!(told.starts_with(&head), "{told}");
         let not_its = "Nothing that it used on the node points at hardware";
-        in_order(&one_line(&told), &[not_its, "Xid 79 on GPU 1", "not of this job"]);
+        in_order(&one_line(&told), &[not_its, "Xid 79 on GPU 1", "which this job does not use"]);
         let told = report(&alice, theirs)?;
         in_order(
             &one_line(&told),

@@ -13,8 +13,8 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "of each GPU the time with any kernel (GPM, else the driver), the samples without a kernel and the memory in use. Unused
 GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work, or on all GPUs of a job that
-ended well. Idle GPUs: on no GPU does a
-kernel run for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
+ended well. Idle GPUs: every GPU of the job is without a
+kernel for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
 Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
 which more than a fifth was not sampled is not judged.",
     why: "no other job can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
@@ -32,8 +32,8 @@ thresholds! {
     least: Time(600), 60 to 604800, "time", "each GPU was sampled for at least this long; idle GPUs were without a kernel for as long";
     unused: Time(30), 5 to 604800, "time", "unused GPUs: at least this long instead";
     memory_mib: Number(256.0), 0.0 to 65536.0, "MiB", "unused GPUs: never more memory in use than this";
-    idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: each one is without a kernel for at least this share of the time";
-    asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on it for at most this share of the time";
+    idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: on each GPU, samples without a kernel make up at least this share of the time";
+    asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on each GPU for at most this share of the time";
     low_percent: Number(10.0), 0.0 to 100.0, "%", "low use: kernels run for at most this share of the time, over all GPUs; a GPU works if they run for more";
 }
 

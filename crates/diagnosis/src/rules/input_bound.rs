@@ -77,14 +77,16 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         return vec![found];
     }
     let why = if io > set.io_pressure_percent.get() {
-        format!("some process waits for disks {io:.0} % of the time")
+        format!("at least one process waits for disks {io:.0} % of the time")
     } else if cpu > set.cores_percent.share() {
         format!("{:.0} % of the job's cores are busy", 100.0 * cpu)
     } else {
         return Vec::new();
     };
-    let what =
-        format!("GPUs are idle {:.0} % of the time and {why}: they probably wait for input", 100.0 - busy);
+    let what = format!(
+        "GPUs are idle {:.0} % of the time and {why}: the GPUs probably wait for input",
+        100.0 - busy
+    );
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some((100.0 - busy) / 100.0);
     vec![found]

@@ -68,7 +68,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
-const FIX: &str = "find its end in the job's log: out of memory, a signal, an error of the program";
+const FIX: &str = "look in the job's log for the reason that this rank ended: out of memory, a signal, or an error of the program";
 
 /// By so much the first process must end before the others, milliseconds, if these were not ended by a launcher: ranks that fail for
 /// the same reason end within less.

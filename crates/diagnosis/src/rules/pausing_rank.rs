@@ -19,11 +19,11 @@ pause no rank enqueues one for at least 0.4 s and twice as long as usual. The ra
 wait for; it must be the same rank in most pauses. Pauses of all nodes are compared. Nothing is timed, so waits are seen that NCCL's few
 timed calls miss.",
     why: "all other ranks wait meanwhile, and their GPUs look busy.",
-    look_alikes: "evaluation, saving, input and logging on one rank look the same: only the program knows which it is. Pauses in which no
-rank is behind (all ranks evaluate) are not reported. Not known where ranks exchange messages (pipelines, experts), with CUDA graphs, and with
-NCCL 2.27. A pause of every step is no pause: see `sleeping-rank`.",
-    fix: "look what that process does then (evaluation, saving, input, logging): divide it among the ranks, do it in the background, or less \
-          often",
+    look_alikes: "evaluation, saving, input and logging on one rank. Only the program knows which it is. Pauses in which no
+rank is behind (all ranks evaluate) are not reported. The rank is not known where ranks exchange messages (pipelines, experts), with CUDA
+graphs, and with NCCL 2.27. A delay in every step does not count as a pause; `sleeping-rank` reports it.",
+    fix: "find out what that process does during the pauses (evaluation, saving, input, logging), then divide that work among the ranks, \
+          move it to the background, or do it less often",
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,

@@ -66,7 +66,7 @@ const SAID: &str =
 
 #[test]
 fn a_message_that_was_cut_ends_with_an_ellipsis() {
-    let long = LogError { text: "x".repeat(300), ..bad_sample() };
+    let long = LogError { text: "x".repeat(301), ..bad_sample() };
     let report = merged(nodes(256), vec![log("n1", long, 0)], "FAILED");
     assert!(report.first_error.unwrap().what.contains("xxx… (train.py:88)"));
 }
@@ -200,13 +200,13 @@ fn a_finding_about_the_rank_that_failed_points_at_the_line() {
         assert_eq!(analysis.diagnoses[0].rule, "killed-rank", "{analysis:?}");
         report.next_steps.join(" | ")
     };
-    assert!(steps(vec![]).contains("find its end in the job's log"));
+    assert!(steps(vec![]).contains("look in the job's log for the reason that this rank ended"));
     let known = steps(vec![log("n1", bad_sample(), 3)]);
     assert_eq!(known, "read line 4711 of /home/ann/slurm-48213.out");
     // The first error is another rank's.
     let other = steps(vec![log("n1", error("exception", "ValueError: x", 0), 3)]);
     assert!(
-        other.ends_with("| find its end in the job's log: out of memory, a signal, an error of the program"),
+        other.ends_with("| look in the job's log for the reason that this rank ended: out of memory, a signal, or an error of the program"),
         "{other}"
     );
 }

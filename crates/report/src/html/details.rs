@@ -63,7 +63,7 @@ fn decision(controller: &Controller) -> Markup {
         dd {
             (Text(controller.what)) ": " (controller.why) " "
             span.soft {
-                "(consent " (Text(&controller.consent)) ", waited "
+                "(effective --railgate-requeue: " (Text(&controller.consent)) ", waited "
                 (format_args!("{:.1}", float(controller.waited_ms) / 1000.0)) " s)"
             }
         }

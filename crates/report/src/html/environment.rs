@@ -51,7 +51,11 @@ fn one_group(group: &NodesAlike) -> Markup {
         h3 { @if group.offered.is_empty() { "On " } @else { "Offered on " } (Text(&group.nodes)) }
         (table(&["`Name", "`Value", "How", "Why", "Source"], &offered))
         @if let Some(looked) = &group.looked {
-            h3 { "In use " span.soft { "(" (looked) "; self-reported)" } }
+            @if group.is_seen {
+                h3 { "In use " span.soft { "(" (looked) "; self-reported)" } }
+            } @else {
+                p.soft { "In use: not known, since " (looked) }
+            }
         }
         (table(&["Step", "`Name", "`Value", "Whose", "#Processes"], &applied))
         @if let Some(transport) = &group.transport {

@@ -32,7 +32,11 @@ fn one_group(out: &mut Text, group: &NodesAlike) {
         out.indented(setting.why.as_str(), 8);
     }
     if let Some(looked) = &group.looked {
-        out.indented(&format!("in use ({}):", looked.as_str()), 4);
+        let text = match group.is_seen {
+            true => format!("in use ({}):", looked.as_str()),
+            false => format!("in use: not known, since {}", looked.as_str()),
+        };
+        out.indented(&text, 4);
     }
     for row in group.applied.iter().take(MOST_ROWS) {
         let mark = if row.overruled { "! " } else { "" };
@@ -46,13 +50,17 @@ fn one_group(out: &mut Text, group: &NodesAlike) {
     if let Some(transport) = &group.transport {
         out.indented(transport.as_str(), 4);
     }
-    for step in group.steps.iter().filter(|step| !step.is_applied).take(MOST_STEPS) {
+    let unseen = || group.steps.iter().filter(|step| !step.is_applied && !step.variables.is_empty());
+    if unseen().next().is_some() {
+        out.indented("variables that the steps began with:", 4);
+    }
+    for step in unseen().take(MOST_STEPS) {
         for one in &step.variables {
             let instead =
                 one.instead_of.as_ref().map(|other| format!(", instead of {other}")).unwrap_or_default();
             out.indented(
-                &format!("step {} had {}={} ({}{instead})", step.step, one.name, one.value, one.whose),
-                4,
+                &format!("step {}: {}={} ({}{instead})", step.step, one.name, one.value, one.whose),
+                6,
             );
         }
     }

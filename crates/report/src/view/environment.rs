@@ -28,6 +28,8 @@ pub(crate) struct NodesAlike {
     pub(crate) offered: Vec<Offered>,
     /// Processes that the values in `applied` were read from; `None` if no processes were probed.
     pub(crate) looked: Option<Sentence>,
+    /// At least one process was seen.
+    pub(crate) is_seen: bool,
     /// Variables of the processes; rows that differ from the offer come first, since they may need a change.
     pub(crate) applied: Vec<Row>,
     /// NCCL's transport, and the evidence for it.
@@ -143,6 +145,7 @@ fn group(nodes: &[&str], node: &NodeReport) -> NodesAlike {
         nodes: names(nodes),
         offered: offered.collect(),
         looked: looked(node).map(Sentence::from),
+        is_seen: node.tasks.as_ref().is_some_and(|tasks| tasks.looks > 0),
         applied: applied.collect(),
         transport: transport
             .map(|transport| format!("NCCL ran over {}: {}", over(transport.over), transport.why).into()),

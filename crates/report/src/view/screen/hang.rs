@@ -8,27 +8,32 @@ use railgate_text::shorten;
 
 use super::why::number;
 use super::{Row, Span};
-use crate::Attempt;
+use crate::{Attempt, EndKind};
 
 /// Maximum number of hangs shown.
 const MOST: usize = 3;
 
 /// Rows of the hangs of all attempts, and of the stacks that were taken then:
-/// `gn4, 19:44:34 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s`.
+/// `gn4, 19:44:34 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s`. Of a running job:
+/// `gn4, since 19:44:34: …`.
 pub(super) fn rows(attempts: &[Attempt]) -> Vec<Row> {
     let of = |attempt: &Attempt| match attempts.len() {
         0 | 1 => String::new(),
         _ => format!("{}: ", number(attempt)),
     };
-    let mut all: Vec<(String, &NodeReport, &Hang)> = Vec::new();
+    let mut all: Vec<(&Attempt, &NodeReport, &Hang)> = Vec::new();
     for (attempt, node) in attempts.iter().flat_map(|one| one.nodes.iter().map(move |node| (one, node))) {
         let hangs = node.hangs.iter().flat_map(|hangs| &hangs.list);
-        all.extend(hangs.map(|hang| (of(attempt), node, hang)));
+        all.extend(hangs.map(|hang| (attempt, node, hang)));
     }
     all.sort_by_key(|(.., hang)| hang.since);
     let more = all.len().saturating_sub(MOST);
-    let mut rows: Vec<Row> =
-        all.iter().take(MOST).map(|(of, node, hang)| row(of, &node.node, hang)).collect();
+    let shown = all.iter().take(MOST);
+    let mut rows: Vec<Row> = shown
+        .map(|(attempt, node, hang)| {
+            row(&of(attempt), &node.node, hang, attempt.ended.kind == EndKind::Running)
+        })
+        .collect();
     if more > 0 {
         rows.push(Row::open_to_all("HANG", format!("and {more} more")));
     }
@@ -49,12 +54,14 @@ pub(in crate::view) fn hang_evidence(attempt: &Attempt) -> Vec<(&'static str, St
     groups.chain(attempt.ras.iter().map(|sentence| ("RAS", plain(sentence)))).collect()
 }
 
-fn row(of: &str, node: &str, hang: &Hang) -> Row {
+fn row(of: &str, node: &str, hang: &Hang, runs: bool) -> Row {
     let at = |time: UnixMillis| clock(time).get(..8).unwrap_or_default().to_owned();
     let seconds = |from: UnixMillis, to: UnixMillis| span(float(to.saturating_sub(from)) / 1000.0);
-    let (until, lasted) = match hang.over {
-        Some(over) => (at(over), format!(" for {}", seconds(hang.since, over))),
-        None => ("the end".to_owned(), String::new()),
+    let since = at(hang.since);
+    let (time, lasted) = match hang.over {
+        Some(over) => (format!("{since} to {}", at(over)), format!(" for {}", seconds(hang.since, over))),
+        None if runs => (format!("since {since}"), String::new()),
+        None => (format!("{since} to the end"), String::new()),
     };
     let storage = match hang.kind {
         HangKind::Storage => " (not called a hang yet: storage may recover)",
@@ -66,7 +73,7 @@ fn row(of: &str, node: &str, hang: &Hang) -> Row {
         plain(&hang.sentence()),
         seconds(hang.since, hang.named)
     );
-    let when = format!("{of}{}, {} to {until}: ", shorten(node, 24), at(hang.since));
+    let when = format!("{of}{}, {time}: ", shorten(node, 24));
     Row { name: "HANG", spans: vec![Span::Private(when), Span::Open(text)] }
 }
 
@@ -88,15 +95,21 @@ mod tests {
         ];
         node.hangs = Some(Hangs { list, more: 0 });
         node.node = "gn4".to_owned();
-        let all: Vec<Row> = rows(std::slice::from_ref(&attempt));
-        let texts: Vec<String> = all.iter().map(Row::text).collect();
+        let texts = |attempt: &Attempt| {
+            rows(std::slice::from_ref(attempt)).iter().map(Row::text).collect::<Vec<String>>()
+        };
         assert_eq!(
-            texts,
+            texts(&attempt),
             [
                 "gn4, 22:13:20 to 22:16:40: rank 2 is waiting for storage, and 3 GPUs wait for 3 min 20 s (not called a hang yet: \
                  storage may recover); named after 45.0 s",
                 "gn4, 22:20:00 to the end: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s",
             ]
+        );
+        attempt.ended.kind = EndKind::Running;
+        assert_eq!(
+            texts(&attempt)[1],
+            "gn4, since 22:20:00: rank 2 is stopped (SIGSTOP), and 3 GPUs wait; named after 45.0 s"
         );
         let group = |ranks: &[u32], what: &str| railgate_node_report::stacks::Group {
             what: what.to_owned(),
@@ -117,6 +130,7 @@ mod tests {
         let recorded = "rank 2 on gn4 in send number 4 of group 0 (train.py:90), not completed".to_owned();
         assert_eq!(names, [("RECORDED", recorded), ("RAS", attempt.ras[0].clone())]);
         assert!(rows_with_all[3..].iter().all(|row| row.open().is_empty()), "only for the owner");
+        let all = rows(std::slice::from_ref(&attempt));
         assert!(!all[1].open().contains("gn4") && all[1].open().contains("rank 2 is stopped"));
         let second = crate::testing::story().attempts.remove(1);
         let both = rows(&[attempt, second]);
