@@ -16,7 +16,8 @@ use crate::{Site, exit};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  railgate nodes        drained by railgate, and unfit ones still in service
+  railgate nodes        drained by railgate, unfit nodes still in service, and
+                        jobs that hung within the last hour
   railgate nodes --all  also nodes drained by others
   railgate nodes --format json
 

@@ -43,7 +43,7 @@ Examples:
   railgate report --rules
       what reports can diagnose (docs/rules.md)
   railgate report --idle
-      who holds GPUs idle, as root of all users
+      your jobs that hold idle GPUs; as root, those of all users
   railgate report --idle --since 7days --format json
   railgate report --prune
       removes old ones, for a timer (docs/report.md)

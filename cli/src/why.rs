@@ -16,7 +16,7 @@ Examples:
       from node reports collected by hand
   railgate why 48213 --format html --out why.html
 
-The first line is the answer, then what shows it, then what happened on all nodes, in order of time. A running job is \
+The line ANSWER comes first, then its evidence, then what happened on all nodes, in order of time. A running job is \
 known from the partial reports of its nodes, which are up to `[report] live` (2m) old. docs/guard.md describes \
 what is called a hang; `railgate report` has everything else.
 

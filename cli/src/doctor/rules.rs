@@ -123,7 +123,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "configuration",
         on: On::Everywhere,
-        why: "jobs run unchecked as long as it cannot be used",
+        why: "without a file the built-in values apply; with a file that cannot be used, jobs run unchecked",
         check: configuration,
     },
     Rule {
@@ -284,7 +284,7 @@ fn conf(facts: &Facts) -> Option<&SlurmConf> {
 
 fn slurm_answers(facts: &Facts, found: &mut Found) {
     if let Err(why) = &facts.slurm {
-        found.add(Level::Unknown, format!("scontrol show config: {why}"), "try again when slurmctld is up");
+        found.add(Level::Unknown, why.clone(), "try again when slurmctld is up");
     }
 }
 
@@ -302,7 +302,8 @@ fn configuration(facts: &Facts, found: &mut Found) {
     if let Err(why) = &facts.config {
         found.wrong(why.clone(), "railgate config check");
     } else if !facts.config_file.exists() {
-        let what = format!("{} does not exist: all keys have their defaults", facts.config_file.display());
+        let what =
+            format!("{} does not exist: every node is checked in report mode", facts.config_file.display());
         found.add(Level::Note, what, "docs/install.md has one to begin with");
     }
 }

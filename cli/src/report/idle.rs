@@ -35,7 +35,7 @@ const SILENT: Duration = Duration::from_secs(900);
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Idle {
-    /// List the jobs that hold GPUs idle, the most GPU-hours first: yours; as root those of all users
+    /// List the jobs that hold idle GPUs, the most GPU-hours first: yours; as root, those of all users
     #[arg(long, conflicts_with_all = ["job", "name", "array", "brief", "redact", "full", "live", "samples", "rules", "prune"])]
     pub(crate) idle: bool,
     /// With --idle: jobs whose nodes have written a report within this time before now (12h, 7days)

@@ -132,7 +132,7 @@ pub(crate) fn run_bytes(
         }
     };
     if !status.success() {
-        let said = railgate_text::clip(&String::from_utf8_lossy(&err), MAX_SAID);
+        let said = one_line(&String::from_utf8_lossy(&err));
         let said = match (said.is_empty(), status.signal()) {
             (false, _) => said,
             (true, Some(signal)) => format!("killed by signal {signal}"),
@@ -141,6 +141,12 @@ pub(crate) fn run_bytes(
         return Err(SlurmError::Refused { what, said });
     }
     Ok(out)
+}
+
+/// An error message of several lines, `sinfo: error: a; sinfo: error: b`.
+fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    railgate_text::clip(&lines.join("; "), MAX_SAID)
 }
 
 type Collected = (Vec<u8>, Vec<u8>, std::process::ExitStatus);
@@ -238,6 +244,8 @@ mod tests {
         let refused = sh("echo \"scontrol: error: no\" >&2; exit 3", long).unwrap_err();
         assert!(refused.to_string().ends_with("scontrol: error: no"), "{refused}");
         assert!(!refused.no_answer());
+        let two = sh("printf 'sinfo: error: a\\n\\nsinfo: error: b\\n' >&2; exit 1", long).unwrap_err();
+        assert!(two.to_string().ends_with(": sinfo: error: a; sinfo: error: b"), "{two}");
         assert!(sh("echo 'Unable to contact slurm controller' >&2; exit 1", long).unwrap_err().no_answer());
         assert!(
             matches!(sh("kill -9 $$", long), Err(SlurmError::Refused { said, .. }) if said.contains("9"))
