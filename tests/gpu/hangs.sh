@@ -129,6 +129,7 @@ play() { # KIND
     until_true 40 over "$id" || echo "$1: job $id does not end"
     cp -r "$state/runs/$id" "$to/run" 2>/dev/null || true
     cp "$state/reports/$id.log" "$to/log" || true
+    find / -xdev -name "$node.stacks" -path "*/$id/*" -exec cp {} "$to/" \; 2>/dev/null || true
     cp "$state/truth/$1.json" "$to/truth.json"
     python3 - "$1" "$verdict" "$kind" "$ranks" "$time" "$fault" "$shown" <<'PY' | tee -a "$stage/table"
 import sys
