@@ -26,7 +26,7 @@ declare -A rank=(
     [order]=- [another-collective]=- [sizes]=- [receive]=-
 )
 declare -A stack=(
-    [stop]='stop \(hangs' [sleep]='sleep \(hangs' [loader]='loader \(hangs|data' [checkpoint]='checkpoint \(hangs|save' [kernel]='kernel \(hangs|synchronize'
+    [stop]='stop \(hangs' [sleep]='sleep \(hangs' [loader]='[Ll]oader(Iter)?(\.[a-z_]+)? \(hangs' [checkpoint]='checkpoint \(hangs|save' [kernel]='kernel \(hangs|synchronize'
     [file-system]='file_system \(hangs' [swap]='swap \(hangs' [order]='order \(hangs|synchronize' [another-collective]='hangs|synchronize'
     [sizes]='sizes \(hangs|synchronize' [receive]='receive \(hangs|synchronize'
 )
@@ -129,7 +129,7 @@ play() { # KIND
     until_true 40 over "$id" || echo "$1: job $id does not end"
     cp -r "$state/runs/$id" "$to/run" 2>/dev/null || true
     cp "$state/reports/$id.log" "$to/log" || true
-    find / -xdev -name "$node.stacks" -path "*/$id/*" -exec cp {} "$to/" \; 2>/dev/null || true
+    find "$state/reports" -name "$node.stacks" -path "*/$id/*" -exec cp {} "$to/" \; || true
     cp "$state/truth/$1.json" "$to/truth.json"
     python3 - "$1" "$verdict" "$kind" "$ranks" "$time" "$fault" "$shown" <<'PY' | tee -a "$stage/table"
 import sys

@@ -39,7 +39,7 @@ fn read(pid: Pid) -> Result<NativeStack, String> {
             if blocked(pid)?.as_ref() != Some(&before) {
                 return Err(CHANGED.to_owned());
             }
-            let is_enough = found.cut != Some(NO_REGISTER) || !before.goes_on();
+            let is_enough = found.cut != Some(NO_REGISTER) || !before.continues();
             Some(found).filter(|_| is_enough)
         }
         None => None,

@@ -196,7 +196,7 @@ fn a_stopped_rank_is_read_and_stays_stopped() {
     assert_eq!(text(&group([("gn1", &rank)])), "rank 0 on gn1 stopped (state T) in nap (rank0.py:4)");
 }
 
-fn a_busy_rank_is_read_and_goes_on() {
+fn a_busy_rank_is_read_and_continues() {
     let mut job = Job::new();
     job.python("def spin():\n    print('ready', flush=True)\n    while True: pass\nspin()\n");
     let rank = job.settle('R', "spin (rank0.py:3)");
@@ -374,6 +374,10 @@ spin()
 "#;
 
 fn damaged_unwind_tables_cost_only_the_native_stack() {
+    if !cfg!(target_arch = "x86_64") {
+        println!("     (code for x86-64: skipped)");
+        return;
+    }
     for seed in 0..24 {
         let mut job = Job::new();
         let path = job.path("damaged.so").display().to_string();
@@ -382,8 +386,10 @@ fn damaged_unwind_tables_cost_only_the_native_stack() {
         loop {
             let rank = job.collect().ranks.remove(0);
             assert!(rank.python.is_some(), "{rank:?}");
-            if rank.native.is_some() && functions(&rank)[0].starts_with("? (damaged.so)") {
-                assert!(functions(&rank).len() < 64 && rank.native.unwrap().cut.is_some());
+            if let Some(native) = &rank.native
+                && functions(&rank)[0].starts_with("? (damaged.so)")
+            {
+                assert!(native.frames.len() < 64 && native.cut.is_some(), "{rank:?}");
                 break;
             }
             assert!(Instant::now() < until, "{rank:?}");
@@ -536,7 +542,7 @@ fn main() -> ExitCode {
     one_by_one::run(&[
         ("a_sleeping_rank_shows_its_calls_in_two_files", a_sleeping_rank_shows_its_calls_in_two_files),
         ("a_stopped_rank_is_read_and_stays_stopped", a_stopped_rank_is_read_and_stays_stopped),
-        ("a_busy_rank_is_read_and_goes_on", a_busy_rank_is_read_and_goes_on),
+        ("a_busy_rank_is_read_and_continues", a_busy_rank_is_read_and_continues),
         (
             "a_rank_that_waits_for_input_names_the_kernel_function",
             a_rank_that_waits_for_input_names_the_kernel_function,

@@ -31,10 +31,6 @@ class Ranks:
         self.others = [dist.new_group([0, 1]) for _ in range(2)]
         for group in self.others:
             dist.all_reduce(self.gradients, group=group)
-        if RANK == 0:
-            dist.send(self.gradients, 1)
-        else:
-            dist.recv(self.gradients, 0)
         torch.cuda.synchronize()
 
     def compute(self):
@@ -129,7 +125,11 @@ def loader(ranks):
 @kind
 def receive(ranks):
     """Rank 0 sends more than NCCL buffers (64 MB went through), and rank 1 does not receive."""
-    if RANK == 0:
+    # The first message makes a communicator.
+    if RANK == 1:
+        dist.recv(ranks.gradients, 0)
+    else:
+        dist.send(ranks.gradients, 1)
         dist.send(torch.zeros(1 << 28, device="cuda"), 1)
         torch.cuda.synchronize()
     ranks.add_up()

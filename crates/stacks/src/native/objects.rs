@@ -67,8 +67,8 @@ impl Objects {
             map.is_exec() && (start(map)..start(map) + map.size() as u64).contains(&address)
         })?;
         let path = self.maps.get(place)?.filename()?.to_owned();
-        let first = self.maps.get(..=place)?.iter().rev();
-        let first = first.clone().find(|map| map.offset == 0 && map.filename() == Some(&path))?;
+        let mut before = self.maps.get(..=place)?.iter().rev();
+        let first = before.find(|map| map.offset == 0 && map.filename() == Some(&path))?;
         let start = start(first);
         if let Some(known) = self.known.iter().position(|one| one.start == start) {
             return Some(known);

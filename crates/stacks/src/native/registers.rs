@@ -18,10 +18,10 @@ use super::memory::Memory;
 
 /// A thread that has not stopped by then has no processor, or is in a call that cannot be interrupted.
 const STOPS: Duration = Duration::from_millis(100);
-/// The kernel kills this process if a pause takes longer, and then lets the thread go on.
+/// The kernel kills this process if a pause takes longer, and then resumes the thread.
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
-/// System calls that go on by themselves after a pause, with any remaining time.
-const GO_ON: &[i64] = &[
+/// System calls that continue by themselves after a pause, with any remaining time.
+const CONTINUE: &[i64] = &[
     libc::SYS_futex,
     libc::SYS_nanosleep,
     libc::SYS_clock_nanosleep,
@@ -133,9 +133,9 @@ pub(super) struct Blocked {
 }
 
 impl Blocked {
-    /// Whether its system call goes on after a pause as if there had been none. Others, such as `epoll_wait`, return `EINTR`.
-    pub(super) fn goes_on(&self) -> bool {
-        GO_ON.contains(&self.call)
+    /// Whether its system call continues after a pause as if there had been none. Others, such as `epoll_wait`, return `EINTR`.
+    pub(super) fn continues(&self) -> bool {
+        CONTINUE.contains(&self.call)
     }
 }
 
@@ -157,7 +157,7 @@ fn parse(text: &str) -> Option<Blocked> {
 
 /// All registers of a main thread, which is stopped for them, for less than 200 ms. `memory` then has its stack as it was.
 ///
-/// After an error this process must end without delay, which lets the thread go on.
+/// After an error this process must end without delay, which resumes the thread.
 pub(super) fn paused(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
     let event = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGKILL, si_value: 0 });
     let mut limit =
@@ -214,7 +214,7 @@ mod tests {
         let counter = found.registers.counter();
         assert_eq!((found.registers.stack(), counter), (Some(0x7ffe_1234_5678), Some(0x7f00_abcd_ef01)));
         let outside = parse("-1 0x10 0x20\n").unwrap();
-        assert_eq!((outside.registers.stack(), outside.goes_on()), (Some(0x10), false));
+        assert_eq!((outside.registers.stack(), outside.continues()), (Some(0x10), false));
         for other in ["running\n", "", "0x10\n", "-1 10 20\n", "0 0x1 0xx 0x2"] {
             assert_eq!(parse(other), None, "{other}");
         }
