@@ -518,7 +518,7 @@ fn a_rank_whose_own_kernel_does_not_end_is_named_if_the_logs_are_silent() {
     assert_eq!((hang.kind, run.culprits(), run.after_s()), (HangKind::OwnGpu, vec![2], 150));
     assert_eq!(
         hang.sentence(),
-        "rank 2 is waiting for a kernel of its own GPU that does not end, and 4 GPUs wait in AllReduce number 1181"
+        "rank 2 is waiting for a kernel of its own GPU that does not end, and 4 GPUs wait in AllReduce number 1182"
     );
     assert_eq!(hang.signs.last().unwrap(), "nothing was written to the job's logs for 2 min 30 s");
     // An evaluation on small kernels: it writes its progress, transfers data, or its logs are not known.

@@ -110,13 +110,19 @@ pub struct Communicator {
     pub done_time: Option<UnixMillis>,
 }
 
+/// An operation with its number among those of its name, from 1 as in NCCL's RAS and in PyTorch: `AllReduce number 649`. `seq`:
+/// NCCL's sequence number, which is from 0.
+pub fn numbered(op: &str, seq: u64) -> String {
+    format!("{op} number {}", seq.saturating_add(1))
+}
+
 /// The last operation that a rank submitted to its GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastOp {
     /// `AllReduce`
     pub op: String,
-    /// NCCL's sequence number among operations of the same name; `None` for point to point.
+    /// NCCL's sequence number among operations of the same name, from 0; `None` for point to point. Texts have [`numbered`].
     pub seq: Option<u64>,
     /// Size, bytes.
     pub bytes: u64,

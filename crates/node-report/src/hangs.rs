@@ -1,6 +1,8 @@
 use railgate_model::{ProcessExit, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+use crate::comm::numbered;
+
 /// Most hangs that are kept: the first ones.
 const MOST: usize = 16;
 /// Most ranks that are named as the cause; if there are more, no single one is.
@@ -244,7 +246,7 @@ impl Hang {
             many => format!("{many} GPUs wait"),
         };
         let wait = match &self.operation {
-            Some(WaitedIn { op, seq: Some(seq), .. }) => format!("{gpus} in {op} number {seq}"),
+            Some(WaitedIn { op, seq: Some(seq), .. }) => format!("{gpus} in {}", numbered(op, *seq)),
             Some(operation) if !operation.op.is_empty() => format!("{gpus} in {}", operation.op),
             _ => gpus,
         };
@@ -387,7 +389,7 @@ mod tests {
         let exit = Culprit { exit: Some(ProcessExit::Code(0)), ..one(1) };
         assert_eq!(
             say(HangKind::Gone, &[exit], Some(operation.clone())),
-            "the process of rank 1 ended with exit code 0, and 3 GPUs wait in AllReduce number 1181"
+            "the process of rank 1 ended with exit code 0, and 3 GPUs wait in AllReduce number 1182"
         );
         assert_eq!(say(HangKind::Stopped, &[one(2)], None), "rank 2 is stopped (SIGSTOP), and 3 GPUs wait");
         assert_eq!(
@@ -412,7 +414,7 @@ mod tests {
             "3 GPUs wait, those of all ranks; possible causes: operations in a different order"
         ));
         assert!(say(HangKind::AllWait, &[], Some(operation.clone())).starts_with(
-            "3 GPUs wait in AllReduce number 1181, those of all ranks, and no rank is behind; possible causes: "
+            "3 GPUs wait in AllReduce number 1182, those of all ranks, and no rank is behind; possible causes: "
         ));
     }
 

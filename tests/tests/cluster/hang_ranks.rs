@@ -42,7 +42,7 @@ const KINDS: [Kind; 32] = [
     ("fifo", "3", "rank 3 is asleep ("),
     ("flock", "2", "rank 2 is asleep ("),
     ("swapped", "6", "8 GPUs wait, and the ranks are in different operations"),
-    ("waits", "none", "8 GPUs wait in AllReduce number 40, those of all ranks, and no rank is behind"),
+    ("waits", "none", "8 GPUs wait in AllReduce number 41, those of all ranks, and no rank is behind"),
     ("kernel", "0", "rank 0 is waiting for a kernel of its own GPU that does not end"),
     ("computes", "5", ""),
     ("cpu", "5", ""),

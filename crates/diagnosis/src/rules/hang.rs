@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::{ProcessExit, UnixMillis};
-use railgate_node_report::comm::{Communicator, LastOp, newest_launch};
+use railgate_node_report::comm::{Communicator, LastOp, newest_launch, numbered};
 use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
 use railgate_node_report::{Hang, HangKind};
@@ -207,11 +207,11 @@ impl Gone<'_> {
         let (node, one) =
             others.iter().max_by_key(|(_, one)| (one.last.as_ref().map(|last| last.time), one.ops))?;
         let LastOp { op, seq, .. } = one.last.as_ref()?;
-        let number = seq.map(|seq| format!(" number {seq}")).unwrap_or_default();
+        let op = seq.map_or_else(|| op.clone(), |seq| numbered(op, seq));
         let alike = others.iter().filter(|(_, other)| (&other.hash, other.ops) == (&one.hash, one.ops));
         Some(match alike.count() {
-            1 => format!("rank {} waited in {op}{number}", facts.job_rank(node, one)?),
-            many => format!("{many} ranks waited in {op}{number}"),
+            1 => format!("rank {} waited in {op}", facts.job_rank(node, one)?),
+            many => format!("{many} ranks waited in {op}"),
         })
     }
 }
@@ -286,7 +286,7 @@ impl Lag<'_> {
     fn told(&self, facts: &Facts<'_>) -> Found {
         let (node, slowest) = self.slowest;
         let op = match self.waiting {
-            Some(LastOp { op, seq: Some(seq), .. }) => format!("{op} number {seq}"),
+            Some(LastOp { op, seq: Some(seq), .. }) => numbered(op, *seq),
             Some(last) => last.op.clone(),
             None => "an operation".to_owned(),
         };
@@ -428,7 +428,7 @@ mod tests {
         let end = clock(nodes[0].end.unwrap() - 43_000);
         let what = format!(
             "n0 rank 1 high: no step for 43.0 s before the end: rank 1's process ended with exit code 0 at {}, \
-             43.0 s before the end; rank 0 waited in AllReduce number 801",
+             43.0 s before the end; rank 0 waited in AllReduce number 802",
             &end[..8]
         );
         assert_eq!(said(&nodes, Outcome::CutOff), what);

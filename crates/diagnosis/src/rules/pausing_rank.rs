@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use railgate_model::UnixMillis;
 use railgate_node_report::NodeReport;
-use railgate_node_report::comm::{Pause, PauseSum};
+use railgate_node_report::comm::{Pause, PauseSum, numbered};
 use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{float, span};
 
@@ -217,7 +217,7 @@ impl Pausing<'_> {
         let Some(pause) = here.max_by(|a, b| a.lost_s.total_cmp(&b.lost_s)) else { return String::new() };
         let ahead = job_rank(facts, &pause.communicator, pause.ahead).unwrap_or(pause.ahead);
         match pause.seq {
-            Some(seq) => format!("; it had not enqueued {} number {seq} that rank {ahead} had", pause.op),
+            Some(seq) => format!("; it had not enqueued {} that rank {ahead} had", numbered(&pause.op, seq)),
             None => format!("; it was {} operations behind rank {ahead}", pause.most - pause.fewest),
         }
     }
