@@ -32,6 +32,9 @@ pub struct Rule {
     pub line: Line,
     #[serde(skip)]
     pub(crate) over: Over,
+    /// Whether a finding explains why GPUs are often without a kernel. The rule `host-bound` is silent then.
+    #[serde(skip)]
+    pub(crate) explains_idle: bool,
     #[serde(skip)]
     pub(crate) find: fn(&Facts<'_>) -> Vec<Found>,
 }

@@ -18,6 +18,7 @@ several processes bound to it looks like too few cores for all: then far fewer c
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

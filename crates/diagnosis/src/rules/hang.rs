@@ -28,6 +28,7 @@ continue. Without the plugin the rank is not known unless its process ended.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
+    explains_idle: false,
     find,
 };
 

@@ -1,7 +1,7 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
-use super::{cpu_contention, hang, input_bound, launch_bound, pauses, pausing_rank, saving, sleeping_rank};
+use super::{RULES, hang};
 use crate::facts::{Facts, Outcome, Unit, busy, median};
 use crate::host_time::{HostTime, of_all};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -21,6 +21,7 @@ and other pauses between steps: from outside all of them are GPUs without a kern
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: false,
     find,
 };
 
@@ -30,15 +31,6 @@ thresholds! {
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let known = [
-        input_bound::find,
-        cpu_contention::find,
-        saving::find,
-        pauses::find,
-        launch_bound::find,
-        pausing_rank::find,
-        sleeping_rank::find,
-    ];
     // A GPU that no rank uses waits for nothing (`idle-gpus`).
     let used = |unit: &Unit<'_>| !is_unused(facts, unit);
     let Reading::Known(busy) = facts.mean_where(used, busy) else { return Vec::new() };
@@ -47,7 +39,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         || facts.outcome != Outcome::Good
         || busy > set.busy_percent.get()
         || hang::stood_still(facts).is_some()
-        || known.iter().any(|rule| !rule(facts).is_empty())
+        || RULES.iter().any(|rule| rule.explains_idle && !(rule.find)(facts).is_empty())
     {
         return Vec::new();
     }

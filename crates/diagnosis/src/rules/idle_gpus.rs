@@ -25,6 +25,7 @@ too late (`launch-bound`) are named instead where the measurements show them.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
+    explains_idle: false,
     find,
 };
 

@@ -20,6 +20,7 @@ program's report distinguishes them. Evaluation, checkpoints and start-up also l
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

@@ -24,6 +24,7 @@ time limit.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
+    explains_idle: false,
     find,
 };
 

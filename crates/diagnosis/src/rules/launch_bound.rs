@@ -25,6 +25,7 @@ to `hang`.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

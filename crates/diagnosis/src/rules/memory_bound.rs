@@ -16,6 +16,7 @@ finding is right, and only fewer bytes help. Practical peaks are 80 to 90 % of t
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: false,
     find,
 };
 

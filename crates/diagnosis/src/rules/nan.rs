@@ -16,6 +16,7 @@ two. A faulty GPU: the same rank reports it first, in each run.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
+    explains_idle: false,
     find,
 };
 

@@ -20,6 +20,7 @@ disks by `input-bound`.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

@@ -27,6 +27,7 @@ graphs, and with NCCL 2.27. A delay in every step does not count as a pause; `sl
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

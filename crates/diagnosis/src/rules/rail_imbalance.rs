@@ -16,6 +16,7 @@ lower rate (`ib-rate`), a port with errors (`ib-errors`). Its cost is not known,
     thresholds: Settings::KEYS,
     line: Line::Rails,
     over: Over::Training,
+    explains_idle: false,
     find,
 };
 

@@ -19,6 +19,7 @@ as well and is not reported.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

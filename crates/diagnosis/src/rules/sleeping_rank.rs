@@ -21,6 +21,7 @@ progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a qu
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
+    explains_idle: true,
     find,
 };
 

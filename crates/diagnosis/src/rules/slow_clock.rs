@@ -20,6 +20,7 @@ reported. Where only its power is known, it is reported with low confidence. An 
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
+    explains_idle: false,
     find,
 };
 

@@ -14,6 +14,7 @@ differ, none is reported. Sequences of varying length even out over many steps."
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
+    explains_idle: false,
     find,
 };
 
