@@ -336,6 +336,28 @@ fn a_rank_in_a_call_that_a_pause_would_end_is_not_stopped() {
     assert_eq!(job.settle('S', "<module> (rank0.py:6)").pid, rank.pid);
 }
 
+/// Its ids and its files are those of its namespaces.
+fn a_rank_in_a_container_is_read() {
+    let mut job = Job::new();
+    let script = job.file("rank.py", SLEEP);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--mount", "--fork", "--kill-child", PYTHON]);
+    command.arg(script).stdout(Stdio::piped());
+    let outer = job.start(command, JOB);
+    let mut out = BufReader::new(job.children[0].stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    if line.is_empty() {
+        println!("     (no user namespaces here: skipped)");
+        return;
+    }
+    let children = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).unwrap();
+    job.targets.clear();
+    job.add(children.trim().parse().unwrap(), JOB);
+    let rank = job.settle('S', "nap (rank.py:4)");
+    assert_eq!(functions(&rank)[0], "clock_nanosleep (libc.so.6)");
+}
+
 fn a_rank_that_is_being_debugged_keeps_its_debugger() {
     let mut job = Job::new();
     let pid = job.program("spins");
@@ -565,6 +587,7 @@ fn main() -> ExitCode {
             of_a_python_program_the_functions_that_python_called_are_shown,
         ),
         ("a_rank_that_runs_gets_all_its_signals", a_rank_that_runs_gets_all_its_signals),
+        ("a_rank_in_a_container_is_read", a_rank_in_a_container_is_read),
         (
             "a_rank_in_a_call_that_a_pause_would_end_is_not_stopped",
             a_rank_in_a_call_that_a_pause_would_end_is_not_stopped,

@@ -34,7 +34,7 @@ pub struct Group {
     /// Their nodes, ascending.
     pub nodes: Vec<String>,
     /// The function of a library that most of them wait in, if they have a Python stack: `cudaStreamSynchronize
-    /// (libcudart.so.12)`.
+    /// (libcudart.so)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
 }
@@ -166,7 +166,7 @@ impl Same {
 }
 
 impl Group {
-    /// What they do, with the function of the library: `in step (train.py:88), inside cudaStreamSynchronize (libcudart.so.12)`.
+    /// What they do, with the function of the library: `in step (train.py:88), inside cudaStreamSynchronize (libcudart.so)`.
     pub fn doing(&self) -> String {
         match &self.library {
             Some(library) => format!("{}, inside {library}", self.what),

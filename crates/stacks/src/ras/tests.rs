@@ -42,6 +42,22 @@ fn the_malformed_answer_about_a_missing_rank_is_read() {
     }
 }
 
+/// Their sources have the same texts as that of 2.28.9, with the comma.
+#[test]
+fn answers_of_2_29_and_2_30_give_the_same_sentences() {
+    for release in ["2.29.7", "2.30.7"] {
+        for text in [DIFFERENT_ORDER, RANK_BEHIND, RANK_GONE, RANK_STOPPED] {
+            let newer = text
+                .replace("\"nccl_version\": \"2.28.9\"", &format!("\"nccl_version\": \"{release}\""))
+                .replace("\"nvml_dev\": 0\n", "\"nvml_dev\": 0,\n")
+                .replace("\"nvml_dev\": 1\n", "\"nvml_dev\": 1,\n");
+            assert_ne!(newer, text);
+            assert!(serde_json::from_str::<serde_json::Value>(&newer).is_ok(), "{newer}");
+            assert_eq!(sentences(&newer).unwrap(), sentences(text).unwrap());
+        }
+    }
+}
+
 #[test]
 fn equal_counts_errors_and_dead_ranks_are_told() {
     let healthy = DIFFERENT_ORDER.replace("\"AllReduce\": 1\n", "\"AllReduce\": 2\n");
