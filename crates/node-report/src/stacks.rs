@@ -187,7 +187,9 @@ impl RankStack {
 }
 
 impl NativeStack {
-    fn bounded(self) -> Self {
+    /// Within the documented limits, and printable.
+    #[must_use]
+    pub fn bounded(self) -> Self {
         let frame = |frame: NativeFrame| NativeFrame {
             function: frame.function.map(|name| start(&name, FUNCTION_BYTES)),
             object: end(&frame.object, FILE_BYTES),

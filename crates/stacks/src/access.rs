@@ -14,7 +14,8 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(30);
 
 const DENIED: &str = "the kernel denies access to the process (ptrace)";
-const CHANGES: &str = "it was too busy to exclude that it became another program while it was read";
+const MAYBE_ANOTHER_PROGRAM: &str =
+    "it was too busy to exclude that it became another program while it was read";
 /// An address that no process has: the kernel checks the access first.
 const NOWHERE: usize = 16;
 
@@ -68,7 +69,7 @@ fn once<T>(
     let found = read(member, access);
     member.check().map_err(|why| why.to_string())?;
     if access == Access::Any && !member.work().is_same_program(before) {
-        return Err(CHANGES.to_owned());
+        return Err(MAYBE_ANOTHER_PROGRAM.to_owned());
     }
     found
 }

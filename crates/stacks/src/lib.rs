@@ -1,8 +1,9 @@
 //! Takes the stacks of a hung job's ranks on this node, once.
 //!
-//! For each rank: state, kernel function, and the Python stack of its main thread. Each process is read by a child of its own
-//! that runs as the job's user, with a deadline. A process with damaged or hostile memory or files can only lose its own stack.
-//! No process is paused. See `docs/decisions/0010-stacks.md`.
+//! For each rank: state, kernel function, and the Python and the native stack of its main thread. Each stack is read by a child
+//! of its own that runs as the job's user, with a deadline. A process with damaged or hostile memory or files can only lose its own
+//! stack. Its main thread is stopped for at most 150 ms, and only where its native stack cannot be read otherwise. See
+//! `docs/decisions/0010-stacks.md`.
 //!
 //! A program that calls [`collect()`] passes [`TASKS`] to its `dispatch`.
 

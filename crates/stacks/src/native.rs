@@ -3,6 +3,7 @@
 //! No program is started and no symbol file is needed: the unwind tables are in the process's memory, the names in its files.
 
 mod memory;
+mod names;
 mod objects;
 mod registers;
 mod unwind;
@@ -10,37 +11,42 @@ mod unwind;
 use std::path::Path;
 
 use nix::unistd::Pid;
+use railgate_child::trace_any;
 use railgate_node_report::stacks::{MOST_FRAMES, NativeFrame, NativeStack};
 use railgate_probe::JobMember;
 
-use crate::access;
+use crate::access::{self, Access};
 use memory::Memory;
+use names::Files;
 use objects::Objects;
 use registers::{blocked, paused};
 use unwind::{NO_REGISTER, Walk, walk};
 
 /// The function of CPython that runs Python's own functions: the Python stack has what is outside of it.
 const INTERPRETER: &str = "_PyEval_EvalFrame";
-const CHANGED: &str = "its stack changed while it was read";
+const STACK_MOVED: &str = "its stack changed while it was read";
 
 /// The functions of the main thread, innermost first.
 pub(crate) fn stack(member: &mut JobMember, pid: u32) -> Result<NativeStack, String> {
     let id = Pid::from_raw(i32::try_from(pid).map_err(|why| why.to_string())?);
     // A thread is stopped once at most: after that, no other try.
-    access::read(member, pid, |why| why != CHANGED, |_, _| read(id))
+    access::read(member, pid, |why| why != STACK_MOVED, |_, access| read(id, access))
 }
 
-fn read(pid: Pid) -> Result<NativeStack, String> {
+fn read(pid: Pid, access: Access) -> Result<NativeStack, String> {
     let mut memory = Memory::new(pid);
     let mut objects = Objects::new(pid).map_err(|why| format!("its memory map: {why}"))?;
+    let files = Files::new(pid);
     let without_pause = match blocked(pid)? {
+        Some(now) if now.registers.counter() == Some(0) => return Err("its main thread has ended".to_owned()),
         Some(before) => {
             let found = walk(before.registers.clone(), &memory, &mut objects, MOST_FRAMES);
-            if blocked(pid)?.as_ref() != Some(&before) {
-                return Err(CHANGED.to_owned());
+            let is_still = blocked(pid)?.as_ref() == Some(&before);
+            match before.continues() {
+                true => Some(found).filter(|found| is_still && found.cut != Some(NO_REGISTER)),
+                false if is_still => Some(found),
+                false => return Err(STACK_MOVED.to_owned()),
             }
-            let is_enough = found.cut != Some(NO_REGISTER) || !before.continues();
-            Some(found).filter(|_| is_enough)
         }
         None => None,
     };
@@ -48,11 +54,19 @@ fn read(pid: Pid) -> Result<NativeStack, String> {
         Some(found) => found,
         None => walk(paused(pid, &mut memory)?, &memory, &mut objects, MOST_FRAMES),
     };
-    Ok(named(pid, &found, &objects))
+    // The job chooses the paths of its files.
+    let set = |traces: bool| match access {
+        Access::Any => trace_any(traces).map_err(|why| why.to_string()),
+        Access::Own => Ok(()),
+    };
+    set(false)?;
+    let named = named(&found, &objects, &files);
+    set(true)?;
+    Ok(named)
 }
 
 /// With the names of its functions, from the interpreter of Python inwards.
-fn named(pid: Pid, walk: &Walk, objects: &Objects) -> NativeStack {
+fn named(walk: &Walk, objects: &Objects, files: &Files) -> NativeStack {
     let mut frames: Vec<NativeFrame> = walk
         .places
         .iter()
@@ -71,7 +85,7 @@ fn named(pid: Pid, walk: &Walk, objects: &Objects) -> NativeStack {
         let of_it = |at: &usize| walk.places.get(*at).is_some_and(|place| place.object == Some(index));
         let places: Vec<usize> = (0..frames.len()).filter(of_it).collect();
         let addresses: Vec<u64> = places.iter().filter_map(|at| Some(frames.get(*at)?.address)).collect();
-        for (at, name) in places.into_iter().zip(object.names(pid, &addresses)) {
+        for (at, name) in places.into_iter().zip(files.names(object, &addresses)) {
             if let Some(frame) = frames.get_mut(at) {
                 frame.function = name;
             }
@@ -79,11 +93,12 @@ fn named(pid: Pid, walk: &Walk, objects: &Objects) -> NativeStack {
     }
     let is_interpreter =
         |frame: &NativeFrame| frame.function.as_ref().is_some_and(|name| name.starts_with(INTERPRETER));
-    match frames.iter().position(is_interpreter) {
+    let cut = match frames.iter().position(is_interpreter) {
         Some(at) => {
             frames.truncate(at);
-            NativeStack { frames, cut: None }
+            None
         }
-        None => NativeStack { frames, cut: walk.cut.map(str::to_owned) },
-    }
+        None => walk.cut.map(str::to_owned),
+    };
+    NativeStack { frames, cut }.bounded()
 }

@@ -4,7 +4,7 @@ use super::{NativeFrame, NativeStack};
 use crate::python_file::name;
 
 /// The C library and the loader: they only pass the wait on.
-const SYSTEM: [&str; 7] = ["libc.so", "libc-", "ld-", "libpthread", "librt", "libm.so", "["];
+const SYSTEM: [&str; 8] = ["libc.so", "libc-", "ld-", "libpthread", "librt.", "librt-", "libm.so", "["];
 
 /// What a program without a Python stack does, as the end of a sentence: the function that its own code called, `in MPI_Allreduce
 /// (called by solve in heat)`. A program's own code is in a file that is not a library (`.so`).

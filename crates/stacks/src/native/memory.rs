@@ -6,9 +6,11 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
 /// Maximum of one read, bytes: the unwind tables of the largest libraries are some 40 MB.
-const MOST: u64 = 128 << 20;
+const MOST: u64 = 64 << 20;
 /// A read stops before the first piece that is not mapped.
 const PIECE: usize = 4096;
+/// The kernel takes 1,024 pieces at a time.
+const PIECES: usize = 1024;
 
 /// Reads a process; of its stack it may have a copy.
 #[derive(Debug)]
@@ -24,30 +26,42 @@ impl Memory {
     }
 
     /// From now on, the mapped part of these addresses is read as it is at this moment.
-    pub(super) fn keep(&mut self, first: u64, most: usize) {
-        let mut bytes = vec![0; most];
-        let mut from = Vec::new();
-        let mut base = usize::try_from(first).unwrap_or(usize::MAX);
-        let end = base.saturating_add(most);
-        while base < end {
-            let len = (PIECE - base % PIECE).min(end - base);
-            from.push(RemoteIoVec { base, len });
-            base += len;
+    pub(super) fn keep(&mut self, first: u64, most: u64) {
+        self.copy = (first, self.beginning(first, most));
+    }
+
+    /// The bytes from this address on, up to what is not mapped, and at most 64 MiB.
+    pub(super) fn beginning(&self, first: u64, most: u64) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(most.min(MOST)).unwrap_or(0)];
+        let mut read = 0;
+        for part in bytes.chunks_mut(PIECES * PIECE) {
+            let Some(base) = usize::try_from(first).ok().and_then(|first| first.checked_add(read)) else {
+                break;
+            };
+            let pieces = (0..part.len()).step_by(PIECE).filter_map(|at| {
+                Some(RemoteIoVec { base: base.checked_add(at)?, len: PIECE.min(part.len() - at) })
+            });
+            let pieces: Vec<RemoteIoVec> = pieces.collect();
+            let wanted = part.len();
+            let got = process_vm_readv(self.pid, &mut [IoSliceMut::new(part)], &pieces).unwrap_or(0);
+            read += got;
+            if got < wanted {
+                break;
+            }
         }
-        let read = process_vm_readv(self.pid, &mut [IoSliceMut::new(&mut bytes)], &from);
-        bytes.truncate(read.unwrap_or(0));
-        self.copy = (first, bytes);
+        bytes.truncate(read);
+        bytes
     }
 
     /// A number of eight bytes.
     pub(super) fn word(&self, address: u64) -> Option<u64> {
         let (first, copy) = &self.copy;
         let at = address.checked_sub(*first).and_then(|at| usize::try_from(at).ok());
-        let bytes = match at.and_then(|at| copy.get(at..at.checked_add(8)?)) {
-            Some(kept) => kept.to_vec(),
-            None => self.bytes(address, 8)?,
-        };
-        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+        let number = |bytes: &[u8]| Some(u64::from_ne_bytes(bytes.try_into().ok()?));
+        match at.and_then(|at| copy.get(at..at.checked_add(8)?)) {
+            Some(kept) => number(kept),
+            None => number(&self.bytes(address, 8)?),
+        }
     }
 
     /// `None` if not all of it could be read.

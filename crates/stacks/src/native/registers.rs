@@ -1,16 +1,16 @@
 //! The registers of a thread.
 //!
 //! Of a thread that is blocked, the kernel shows the stack pointer and the program counter without a pause. Of one that runs it
-//! shows nothing. Such a thread is stopped for a moment, and one whose other registers are needed.
+//! shows nothing, so that thread is stopped for a moment. So is a blocked one if its stack can only be followed with other registers.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nix::sys::ptrace;
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Event};
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 
@@ -18,12 +18,16 @@ use super::memory::Memory;
 
 /// A thread that has not stopped by then has no processor, or is in a call that cannot be interrupted.
 const STOPS: Duration = Duration::from_millis(100);
-/// The kernel kills this process if a pause takes longer, and then resumes the thread.
+/// The kernel kills this process if the whole pause takes longer, and then resumes the thread.
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+/// The copy of the stack of a thread that is stopped, bytes. What is beyond is read later.
+const MOST_STACK: u64 = 512 << 10;
 /// System calls that continue by themselves after a pause, with any remaining time.
 const CONTINUE: &[i64] = &[
     libc::SYS_futex,
     libc::SYS_nanosleep,
+    // Any of these with a time limit, after an earlier pause.
+    libc::SYS_restart_syscall,
     libc::SYS_clock_nanosleep,
     libc::SYS_ppoll,
     libc::SYS_pselect6,
@@ -34,9 +38,6 @@ const CONTINUE: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_select,
 ];
-const POLL: Duration = Duration::from_micros(200);
-/// The copy of the stack of a thread that is stopped, bytes.
-const MOST_STACK: usize = 512 << 10;
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
@@ -89,7 +90,7 @@ impl Registers {
     /// How many there are.
     pub(super) const COUNT: usize = arch::COUNT;
 
-    /// Those of the caller of a function, of which the rest is set later.
+    /// Only these two.
     pub(super) fn new(stack: u64, counter: u64) -> Self {
         let mut all = [None; arch::COUNT];
         (all[arch::STACK], all[arch::COUNTER]) = (Some(stack), Some(counter));
@@ -155,7 +156,7 @@ fn parse(text: &str) -> Option<Blocked> {
     Some(Blocked { registers: Registers::new(stack, counter), call })
 }
 
-/// All registers of a main thread, which is stopped for them, for less than 200 ms. `memory` then has its stack as it was.
+/// All registers of a main thread, which is stopped for them, for at most 150 ms. `memory` then has a copy of its stack.
 ///
 /// After an error this process must end without delay, which resumes the thread.
 pub(super) fn paused(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
@@ -164,6 +165,7 @@ pub(super) fn paused(pid: Pid, memory: &mut Memory) -> Result<Registers, String>
         Timer::new(ClockId::CLOCK_MONOTONIC, event).map_err(|why| format!("timer_create: {why}"))?;
     let after = Expiration::OneShot(TimeSpec::from_duration(LONGEST_PAUSE));
     limit.set(after, TimerSetTimeFlags::empty()).map_err(|why| format!("timer_settime: {why}"))?;
+    ptrace::seize(pid, ptrace::Options::empty()).map_err(failed)?;
     let found = stop_and_read(pid, memory);
     if found.is_err() {
         // The thread may still be stopped, or stop later.
@@ -172,30 +174,41 @@ pub(super) fn paused(pid: Pid, memory: &mut Memory) -> Result<Registers, String>
     found
 }
 
+fn failed(why: Errno) -> String {
+    format!("ptrace: {why}")
+}
+
 fn stop_and_read(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
-    let failed = |why: nix::Error| format!("ptrace: {why}");
-    ptrace::seize(pid, ptrace::Options::empty()).map_err(failed)?;
+    if blocked(pid)?.is_some_and(|now| !now.continues()) {
+        return Err("it entered a system call that a pause would end".to_owned());
+    }
     ptrace::interrupt(pid).map_err(failed)?;
-    let signal = stopped(pid)?;
+    wait_for_stop(pid)?;
     let registers = Registers(arch::all(pid).map_err(failed)?.map(Some));
     if let Some(stack) = registers.stack() {
         memory.keep(stack, MOST_STACK);
     }
-    // A signal that arrived in this moment is passed on.
-    ptrace::detach(pid, signal).map_err(failed)?;
+    ptrace::detach(pid, None).map_err(failed)?;
     Ok(registers)
 }
 
-/// Waits until the thread has stopped. Returns the signal that stopped it, if one did.
-fn stopped(pid: Pid) -> Result<Option<Signal>, String> {
+/// Waits until the thread has stopped as it was asked to. A thread that stopped for a signal keeps it only if nothing waits for its
+/// status and this process ends: the kernel then delivers the signal. So it is an error, and `waitpid` is not used.
+fn wait_for_stop(pid: Pid) -> Result<(), String> {
+    const POLL: Duration = Duration::from_micros(200);
     let begun = Instant::now();
     while begun.elapsed() < STOPS {
-        match waitpid(pid, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some(signal)),
-            Ok(WaitStatus::PtraceEvent(..)) => return Ok(None),
-            Ok(WaitStatus::StillAlive) => std::thread::sleep(POLL),
-            Ok(_) => return Err("the process has ended".to_owned()),
-            Err(why) => return Err(format!("waitpid: {why}")),
+        match ptrace::getsiginfo(pid) {
+            Ok(info)
+                if info.si_signo == libc::SIGTRAP && info.si_code >> 8 == Event::PTRACE_EVENT_STOP as i32 =>
+            {
+                return Ok(());
+            }
+            Ok(_) => return Err("a signal arrived".to_owned()),
+            // It is stopped by SIGSTOP.
+            Err(Errno::EINVAL) => return Ok(()),
+            Err(Errno::ESRCH) => std::thread::sleep(POLL),
+            Err(why) => return Err(failed(why)),
         }
     }
     Err(format!("its main thread did not stop within {} ms", STOPS.as_millis()))
@@ -215,6 +228,8 @@ mod tests {
         assert_eq!((found.registers.stack(), counter), (Some(0x7ffe_1234_5678), Some(0x7f00_abcd_ef01)));
         let outside = parse("-1 0x10 0x20\n").unwrap();
         assert_eq!((outside.registers.stack(), outside.continues()), (Some(0x10), false));
+        assert!(parse("219 0x0 0x10 0x20").unwrap().continues() || !cfg!(target_arch = "x86_64"));
+        assert!(!parse("232 0x3 0x10 0x20").unwrap().continues(), "epoll_wait");
         for other in ["running\n", "", "0x10\n", "-1 10 20\n", "0 0x1 0xx 0x2"] {
             assert_eq!(parse(other), None, "{other}");
         }

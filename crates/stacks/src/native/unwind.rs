@@ -27,6 +27,7 @@ pub(super) struct Walk {
 const NO_TABLES: &str = "the code has no unwind tables";
 /// The only reason that a pause of the thread removes.
 pub(super) const NO_REGISTER: &str = "the kernel does not show the registers that lead to the caller";
+const OTHER_RULE: &str = "its caller follows from a rule that is not read (of a signal handler, for example)";
 const DAMAGED: &str = "the unwind tables or the stack cannot be followed";
 const DEEP: &str = "the stack is deeper";
 
@@ -71,7 +72,7 @@ fn caller(
     let row = entry
         .unwind_info_for_address(&unwind.frames, unwind.bases, context, address)
         .map_err(|_| NO_TABLES)?;
-    let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return Err(DAMAGED) };
+    let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return Err(OTHER_RULE) };
     let base = now.get(usize::from(register.0)).ok_or(NO_REGISTER)?;
     // The stack pointer of the caller, before the call.
     let frame = base.wrapping_add_signed(*offset);
@@ -90,8 +91,10 @@ fn caller(
     let back = entry.cie().return_address_register();
     let counter = match row.register(back) {
         Some(RegisterRule::Undefined) => return Ok(None),
-        // On Arm, a function that calls no other one leaves it in a register.
-        None if is_innermost => now.get(usize::from(back.0)).ok_or(NO_REGISTER)?,
+        // A function that calls no other one leaves it in a register.
+        None if is_innermost && cfg!(target_arch = "aarch64") => {
+            now.get(usize::from(back.0)).ok_or(NO_REGISTER)?
+        }
         None => return Err(DAMAGED),
         Some(_) => value(usize::from(back.0)).ok_or(DAMAGED)?,
     };
