@@ -123,7 +123,7 @@ pub(crate) static RULES: &[Rule] = &[
     Rule {
         id: "configuration",
         on: On::Everywhere,
-        why: "without a file the built-in values apply; with a file that cannot be used, jobs run unchecked",
+        why: "a file that cannot be used leaves jobs unchecked",
         check: configuration,
     },
     Rule {
@@ -302,8 +302,7 @@ fn configuration(facts: &Facts, found: &mut Found) {
     if let Err(why) = &facts.config {
         found.wrong(why.clone(), "railgate config check");
     } else if !facts.config_file.exists() {
-        let what =
-            format!("{} does not exist: every node is checked in report mode", facts.config_file.display());
+        let what = format!("{} does not exist: the gate only reports", facts.config_file.display());
         found.add(Level::Note, what, "docs/install.md has one to begin with");
     }
 }
