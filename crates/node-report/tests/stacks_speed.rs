@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use railgate_node_report::stacks::{Frame, Groups, RankStack, Stacks, text};
+use railgate_node_report::stacks::{Frame, Groups, NativeFrame, NativeStack, RankStack, Stacks, text};
 
 const TORCH: &str = "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
 
@@ -12,7 +12,14 @@ fn stack(rank: u32) -> RankStack {
         40.. => Frame::new("main", &format!("/home/a/{file}"), 88),
         _ => Frame::new("_exception_logger.<locals>.all_reduce", TORCH, at),
     });
-    RankStack { rank, state: Some('S'), python: Some(frames.collect()), ..RankStack::default() }
+    let native = (0..16).map(|at| NativeFrame {
+        function: Some("cudaDeviceSynchronize".to_owned()).filter(|_| at % 4 == 3),
+        object: "/opt/env/lib/python3.11/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12".to_owned(),
+        address: 2_277_627 + at,
+    });
+    let native = NativeStack { frames: native.collect(), cut: None };
+    let python = Some(frames.collect());
+    RankStack { rank, state: Some('S'), python, native: Some(native), ..RankStack::default() }
 }
 
 #[test]
