@@ -323,13 +323,14 @@ fn own_dir(
     Ok(dir)
 }
 
-/// For a very short job the controller may be ahead of the first node that creates the directory.
+/// For a very short job the controller may be ahead of the first node that creates the directory. Between its creation and the
+/// change of its owner and its mode, SlurmUser is denied.
 fn comes(mut find: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     const AGAIN: Duration = Duration::from_millis(100);
     const TIMES: u32 = 20;
     for _ in 0..TIMES {
         match find() {
-            Err(Errno::ENOENT) => std::thread::sleep(AGAIN),
+            Err(Errno::ENOENT | Errno::EACCES) => std::thread::sleep(AGAIN),
             found => return found,
         }
     }
@@ -365,14 +366,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_missing_directory_is_waited_for() {
+    fn a_directory_that_is_being_made_is_waited_for() {
         let place = tempfile::tempdir().unwrap();
         let parent = File::open(place.path()).unwrap();
         let mut tries = 0;
         let found = comes(|| {
             tries += 1;
-            if tries == 3 {
-                std::fs::create_dir(place.path().join("7")).unwrap();
+            match tries {
+                1 => {}
+                // Created, and still of mode 0700 of its maker.
+                2 => return Err(Errno::EACCES),
+                _ => std::fs::create_dir(place.path().join("7")).unwrap(),
             }
             below(parent.as_fd(), "7")
         });
@@ -380,7 +384,7 @@ mod tests {
         let mut tries = 0;
         let refused = comes(|| {
             tries += 1;
-            Err(Errno::EACCES)
+            Err(Errno::ENOTDIR)
         });
         assert!(refused.is_err() && tries == 1, "{tries}");
     }
