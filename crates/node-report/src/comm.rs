@@ -110,8 +110,8 @@ pub struct Communicator {
     pub done_time: Option<UnixMillis>,
 }
 
-/// An operation with its number among those of its name, from 1 as in NCCL's RAS and in PyTorch: `AllReduce number 649`. `seq`:
-/// NCCL's sequence number, which is from 0.
+/// Formats an operation with its number, `AllReduce number 649`. NCCL counts `seq` from 0; the text counts from 1, as NCCL's RAS and
+/// PyTorch do.
 pub fn numbered(op: &str, seq: u64) -> String {
     format!("{op} number {}", seq.saturating_add(1))
 }
@@ -122,7 +122,7 @@ pub fn numbered(op: &str, seq: u64) -> String {
 pub struct LastOp {
     /// `AllReduce`
     pub op: String,
-    /// NCCL's sequence number among operations of the same name, from 0; `None` for point to point. Texts have [`numbered`].
+    /// NCCL's sequence number among operations of the same name, counted from 0; `None` for point to point. Texts use [`numbered`].
     pub seq: Option<u64>,
     /// Size, bytes.
     pub bytes: u64,

@@ -92,8 +92,7 @@ pub struct RankStack {
     /// Why there are no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The functions of the program and its libraries that the main thread is in. Of a Python program, those that its innermost
-    /// Python function called.
+    /// Native stack of the main thread. For a Python program, only the frames inside the innermost Python function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native: Option<NativeStack>,
     /// Why there is no native stack.
@@ -107,7 +106,7 @@ pub struct RankStack {
 pub struct NativeStack {
     /// Innermost first, at most [`MOST_FRAMES`].
     pub frames: Vec<NativeFrame>,
-    /// Why callers are missing after the last frame.
+    /// Why unwinding ended early; absent if the stack is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<String>,
 }
@@ -119,9 +118,9 @@ pub struct NativeFrame {
     /// Its name, without parameters; `None` if the file has no name for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// Path of its program or library; its end if it is longer than 256 bytes. Empty for code of no file.
+    /// Path of its program or library; its end if it is longer than 256 bytes. Empty if the code is not from a file.
     pub object: String,
-    /// Address of the call in that file, as `addr2line` takes it; of the process for code of no file.
+    /// Address of the call in that file, for `addr2line`. Address in the process if the code is not from a file.
     pub address: u64,
 }
 

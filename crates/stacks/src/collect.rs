@@ -65,15 +65,13 @@ pub fn collect(order: &Order, deadline: Duration) -> Stacks {
         ..Stacks::default()
     };
     let left = || deadline.saturating_sub(begun.elapsed());
-    // All states in the first round: they are read at once, also of a process that cannot be read otherwise.
-    let states = call(STATES, &StateOrder { order: order.clone() }, left().min(EACH));
-    // Native stacks follow when all Python stacks are known: a thread that runs is stopped for its native stack.
-    let python = each::<PythonStack>(PYTHON, order, targets, Some(states), &left);
-    let native = each::<NativeStack>(NATIVE, order, targets, None, &left);
-    if let Some(ended) = python.first {
-        add_states(&mut stacks, ended);
+    if left() >= LEAST {
+        add_states(&mut stacks, order, left().min(EACH));
     }
-    for ((rank, python), native) in stacks.ranks.iter_mut().zip(python.found).zip(native.found) {
+    // Native stacks come last, because a running thread is stopped for its native stack.
+    let python = each::<PythonStack>(PYTHON, order, targets, &left);
+    let native = each::<NativeStack>(NATIVE, order, targets, &left);
+    for ((rank, python), native) in stacks.ranks.iter_mut().zip(python).zip(native) {
         (rank.python, rank.why) = either(python);
         (rank.native, rank.native_why) = either(native);
     }
@@ -81,37 +79,24 @@ pub fn collect(order: &Order, deadline: Duration) -> Stacks {
     stacks.bounded()
 }
 
-/// What one task found of each process.
-struct Each<T> {
-    /// The call that ran in the first round.
-    first: Option<Ended>,
-    /// In the order of the targets.
-    found: Vec<Found<T>>,
-}
-
-/// Runs a task for each process, several at the same time.
+/// Runs a task for each process, several at the same time. Returns the results in the order of the targets.
 fn each<T: for<'de> Deserialize<'de>>(
     task: &str,
     order: &Order,
     targets: &[Target],
-    mut first: Option<Call>,
     left: &impl Fn() -> Duration,
-) -> Each<T> {
-    let mut all = Each { first: None, found: Vec::new() };
+) -> Vec<Found<T>> {
+    let mut all = Vec::new();
     for chunk in targets.chunks(AT_ONCE) {
         if left() < LEAST {
             break;
         }
         let limit = left().min(EACH);
         let calls = chunk.iter().map(|target| call(task, &StackOrder::new(order, *target), limit));
-        let has_first = first.is_some();
-        let mut ended = run_all(first.take().into_iter().chain(calls).collect()).into_iter();
-        if has_first {
-            all.first = ended.next();
-        }
-        all.found.extend(ended.map(|ended| reply::<Found<T>>(ended, limit).and_then(|found| found)));
+        let ended = run_all(calls.collect());
+        all.extend(ended.into_iter().map(|ended| reply::<Found<T>>(ended, limit).and_then(|found| found)));
     }
-    all.found.resize_with(targets.len(), || Err("no time was left".to_owned()));
+    all.resize_with(targets.len(), || Err("no time was left".to_owned()));
     all
 }
 
@@ -122,8 +107,10 @@ fn either<T>(found: Found<T>) -> (Option<T>, Option<String>) {
     }
 }
 
-fn add_states(stacks: &mut Stacks, ended: Ended) {
-    match reply::<Vec<StateOf>>(ended, EACH) {
+/// Reads all states in one child: they are known also for a process whose stack cannot be read.
+fn add_states(stacks: &mut Stacks, order: &Order, limit: Duration) {
+    let states = run_all(vec![call(STATES, &StateOrder { order: order.clone() }, limit)]).pop();
+    match states.map_or_else(|| Ok(Vec::new()), |ended| reply::<Vec<StateOf>>(ended, limit)) {
         Ok(states) => {
             for (rank, one) in stacks.ranks.iter_mut().zip(states) {
                 (rank.state, rank.kernel, rank.threads) = (one.state, one.kernel, one.threads);

@@ -1,6 +1,6 @@
 //! The native stack of a process's main thread: which functions of the program and of libraries such as NCCL and CUDA it is in.
 //!
-//! No program is started and no symbol file is needed: the unwind tables are in the process's memory, the names in its files.
+//! Needs no other program and no separate symbol files: the unwind tables are in the process's memory, the names in its files.
 
 mod memory;
 mod names;
@@ -22,14 +22,14 @@ use objects::Objects;
 use registers::{blocked, paused};
 use unwind::{NO_REGISTER, Walk, walk};
 
-/// The function of CPython that runs Python's own functions: the Python stack has what is outside of it.
+/// Prefix of the CPython function that runs Python code. Its callers are in the Python stack.
 const INTERPRETER: &str = "_PyEval_EvalFrame";
 const STACK_MOVED: &str = "its stack changed while it was read";
 
 /// The functions of the main thread, innermost first.
 pub(crate) fn stack(member: &mut JobMember, pid: u32) -> Result<NativeStack, String> {
     let id = Pid::from_raw(i32::try_from(pid).map_err(|why| why.to_string())?);
-    // A thread is stopped once at most: after that, no other try.
+    // Retries only if the stack changed, so that a thread is stopped at most once.
     access::read(member, pid, |why| why != STACK_MOVED, |_, access| read(id, access))
 }
 
@@ -54,7 +54,7 @@ fn read(pid: Pid, access: Access) -> Result<NativeStack, String> {
         Some(found) => found,
         None => walk(paused(pid, &mut memory)?, &memory, &mut objects, MOST_FRAMES),
     };
-    // The job chooses the paths of its files.
+    // Drops the capability while files are opened, because the job chooses their paths.
     let set = |traces: bool| match access {
         Access::Any => trace_any(traces).map_err(|why| why.to_string()),
         Access::Own => Ok(()),
@@ -65,7 +65,7 @@ fn read(pid: Pid, access: Access) -> Result<NativeStack, String> {
     Ok(named)
 }
 
-/// With the names of its functions, from the interpreter of Python inwards.
+/// Adds the names of functions. Omits frames outside the innermost call of the Python interpreter.
 fn named(walk: &Walk, objects: &Objects, files: &Files) -> NativeStack {
     let mut frames: Vec<NativeFrame> = walk
         .places

@@ -1,13 +1,13 @@
-//! A native stack in a few words.
+//! Summaries of a native stack.
 
 use super::{NativeFrame, NativeStack};
 use crate::python_file::name;
 
-/// The C library and the loader: they only pass the wait on.
+/// Libraries of the system. Their functions only wait on behalf of their callers.
 const SYSTEM: [&str; 8] = ["libc.so", "libc-", "ld-", "libpthread", "librt.", "librt-", "libm.so", "["];
 
-/// What a program without a Python stack does, as the end of a sentence: the function that its own code called, `in MPI_Allreduce
-/// (called by solve in heat)`. A program's own code is in a file that is not a library (`.so`).
+/// Describes a program without a Python stack by the library function that its own code called: `in MPI_Allreduce (called by solve in
+/// heat)`. A program's own code is in a file that is not a library (`.so`).
 pub(super) fn place(stack: &NativeStack) -> Option<String> {
     let own = |frame: &NativeFrame| !frame.object.is_empty() && !is_library(frame);
     match stack.frames.iter().position(own) {
@@ -27,8 +27,8 @@ pub(super) fn place(stack: &NativeStack) -> Option<String> {
     }
 }
 
-/// The library's function that a Python function waits in: `cudaStreamSynchronize (libcudart.so)`. `None` if it is one of Python
-/// or of the system: the Python stack and the kernel function say the same.
+/// Returns the library function in which a Python function waits: `cudaStreamSynchronize (libcudart.so)`. Returns `None` for functions of
+/// Python and of the system, because the Python stack and the kernel function already show them.
 pub(super) fn library_call(stack: &NativeStack) -> Option<String> {
     let is_system = |frame: &NativeFrame| SYSTEM.iter().any(|known| name(&frame.object).starts_with(known));
     let is_python = |frame: &NativeFrame| {

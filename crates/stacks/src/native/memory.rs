@@ -12,7 +12,7 @@ const PIECE: usize = 4096;
 /// The kernel takes 1,024 pieces at a time.
 const PIECES: usize = 1024;
 
-/// Reads a process; of its stack it may have a copy.
+/// Reads the memory of a process. Can hold a copy of its stack.
 #[derive(Debug)]
 pub(super) struct Memory {
     pid: Pid,
@@ -25,12 +25,12 @@ impl Memory {
         Memory { pid, copy: (0, Vec::new()) }
     }
 
-    /// From now on, the mapped part of these addresses is read as it is at this moment.
+    /// Copies the mapped part of these addresses. Later reads use the copy.
     pub(super) fn keep(&mut self, first: u64, most: u64) {
         self.copy = (first, self.beginning(first, most));
     }
 
-    /// The bytes from this address on, up to what is not mapped, and at most 64 MiB.
+    /// Returns the bytes from this address up to the first page that is not mapped, at most 64 MiB.
     pub(super) fn beginning(&self, first: u64, most: u64) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(most.min(MOST)).unwrap_or(0)];
         let mut read = 0;
@@ -53,7 +53,7 @@ impl Memory {
         bytes
     }
 
-    /// A number of eight bytes.
+    /// Reads a number of eight bytes.
     pub(super) fn word(&self, address: u64) -> Option<u64> {
         let (first, copy) = &self.copy;
         let at = address.checked_sub(*first).and_then(|at| usize::try_from(at).ok());
@@ -64,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// `None` if not all of it could be read.
+    /// Reads exactly `length` bytes. Returns `None` if a part cannot be read.
     pub(super) fn bytes(&self, address: u64, length: u64) -> Option<Vec<u8>> {
         let len = usize::try_from(length).ok().filter(|_| length <= MOST)?;
         let mut bytes = vec![0; len];

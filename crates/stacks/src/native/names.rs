@@ -14,10 +14,10 @@ use object::{Object as _, ObjectSymbol as _, ReadCache, ReadRef as _, SymbolKind
 
 use super::objects::Object;
 
-/// Parameters of templates can make a name endless.
+/// Maximum length of a name, bytes: template parameters can repeat without limit.
 const MOST_NAME: usize = 512;
 
-/// The file system as a process sees it, which may be in a container.
+/// The file system of a process, which may be that of a container.
 #[derive(Debug)]
 pub(super) struct Files {
     root: Option<OwnedFd>,
@@ -30,14 +30,14 @@ impl Files {
         Files { root: root.ok() }
     }
 
-    /// The names of the functions that contain these addresses of the object's file.
+    /// Returns the names of the functions at these addresses of the object's file.
     pub(super) fn names(&self, object: &Object, addresses: &[u64]) -> Vec<Option<String>> {
         self.read(object, addresses).unwrap_or_else(|| vec![None; addresses.len()])
     }
 
     fn read(&self, object: &Object, addresses: &[u64]) -> Option<Vec<Option<String>>> {
         let cache = ReadCache::new(self.open(object.path.strip_prefix("/").ok()?)?);
-        // Otherwise the file was replaced since it was mapped.
+        // The file was replaced after it was mapped.
         if (&cache).read_bytes_at(0, object.headers.len() as u64).ok()? != object.headers {
             return None;
         }
@@ -58,7 +58,7 @@ impl Files {
         Some(best.into_iter().map(|found| found.map(|(_, name)| plain(name))).collect())
     }
 
-    /// A file of the job's: it may be a FIFO or a link to somewhere else by now.
+    /// Opens a regular file inside the root. The job may have replaced it by a FIFO or a link.
     fn open(&self, path: &Path) -> Option<File> {
         let root = self.root.as_ref()?.as_fd();
         let flags =
@@ -74,12 +74,12 @@ impl Files {
     }
 }
 
-/// The innermost symbol counts; of several for one function, the one that programs call: `poll`, not `__poll`.
+/// Order of symbols that contain an address: the innermost one is preferred, and among its names the public one, `poll` over `__poll`.
 fn rank((from, name): (u64, &str)) -> (u64, std::cmp::Reverse<usize>) {
     (from, std::cmp::Reverse(name.len() - name.trim_start_matches('_').len()))
 }
 
-/// The beginning of a text.
+/// Keeps the first [`MOST_NAME`] bytes of a text.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -91,10 +91,10 @@ impl Write for Bounded {
     }
 }
 
-/// As the program's source writes it, without parameters.
+/// Demangles a name and omits its parameters.
 fn plain(name: &str) -> String {
     let mut out = Bounded::default();
-    // An error of the writers means that there is more.
+    // The writer returns an error when the name is cut.
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let _ = write!(out, "{rust:#}");
     } else if let Ok(cpp) = cpp_demangle::Symbol::new(name) {

@@ -1,4 +1,4 @@
-//! The program and the libraries of a process: whose code an address is, and its unwind tables.
+//! The program and the libraries of a process: finds the file that contains an address, and its unwind tables.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::memory::Memory;
 
 /// The file's header and its program headers, bytes.
 const HEADERS: u64 = 1024;
-/// The smallest page less one.
+/// Mask of the offset within a page of 4 KiB.
 const PAGE: u64 = 4095;
 
 type Slice<'a> = EndianSlice<'a, NativeEndian>;
@@ -33,7 +33,7 @@ pub(super) struct Object {
     pub(super) path: PathBuf,
     /// Where its beginning is mapped.
     start: u64,
-    /// An address in the process less this is the address in the file.
+    /// Subtracted from an address in the process, it gives the address in the file.
     bias: u64,
     /// The beginning of the file, as it is in memory.
     pub(super) headers: Vec<u8>,
@@ -60,7 +60,7 @@ impl Objects {
         Ok(Objects { maps: get_process_maps(pid.as_raw())?, known: Vec::new() })
     }
 
-    /// The object whose code contains this address, as its index in [`Objects::get`].
+    /// Returns the index, for [`Objects::get`], of the object whose code contains this address.
     pub(super) fn at(&mut self, address: u64, memory: &Memory) -> Option<usize> {
         let place = self.maps.iter().position(|map| {
             map.is_exec() && (start(map)..start(map) + map.size() as u64).contains(&address)
@@ -118,20 +118,20 @@ impl Object {
         Some(Object { path, start, bias, headers, tables })
     }
 
-    /// `None` if it has no tables, or none that can be used.
+    /// Parses the unwind tables. Returns `None` if there are none, or if they are damaged.
     pub(super) fn unwind(&self) -> Option<Unwind<'_>> {
         let Tables { bases, search, frames } = self.tables.as_ref()?;
         let search = EhFrameHdr::new(search, NativeEndian).parse(bases, 8).ok()?;
         let mut frames = EhFrame::new(frames, NativeEndian);
         frames.set_address_size(8);
         if cfg!(target_arch = "aarch64") {
-            // Signed return addresses.
+            // Reads the rules for signed return addresses.
             frames.set_vendor(gimli::Vendor::AArch64);
         }
         Some(Unwind { bases, search, frames })
     }
 
-    /// An address of the process as one of the file.
+    /// Converts an address in the process to the address in the file.
     pub(super) fn in_file(&self, address: u64) -> u64 {
         address.wrapping_sub(self.bias)
     }
@@ -146,7 +146,7 @@ impl Tables {
             gimli::Pointer::Direct(address) => address,
             gimli::Pointer::Indirect(_) => return None,
         };
-        // Whatever else the segment contains may follow, for example GPU code of hundreds of megabytes.
+        // The segment may continue after the tables, for example with hundreds of megabytes of GPU code.
         let frames = memory.beginning(frames_at, end.checked_sub(frames_at)?);
         Some(Tables { bases: bases.set_eh_frame(frames_at), search, frames })
     }

@@ -1,7 +1,7 @@
 //! The registers of a thread.
 //!
-//! Of a thread that is blocked, the kernel shows the stack pointer and the program counter without a pause. Of one that runs it
-//! shows nothing, so that thread is stopped for a moment. So is a blocked one if its stack can only be followed with other registers.
+//! For a blocked thread, the kernel shows the stack pointer and the program counter without a pause. For a running thread it shows
+//! no registers, so the thread is stopped briefly. A blocked thread is stopped as well if unwinding needs other registers.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ use nix::unistd::Pid;
 
 use super::memory::Memory;
 
-/// A thread that has not stopped by then has no processor, or is in a call that cannot be interrupted.
+/// Time limit for the stop. A thread that needs longer has no processor, or is in a call that cannot be interrupted.
 const STOPS: Duration = Duration::from_millis(100);
-/// The kernel kills this process if the whole pause takes longer, and then resumes the thread.
+/// Time limit for the whole pause. After it the kernel kills this process, which resumes the thread.
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
-/// The copy of the stack of a thread that is stopped, bytes. What is beyond is read later.
+/// Maximum size of the copy of a stopped thread's stack, bytes. The rest is read after the thread has resumed.
 const MOST_STACK: u64 = 512 << 10;
-/// System calls that continue by themselves after a pause, with any remaining time.
+/// System calls that the kernel restarts after a pause, with the remaining time.
 const CONTINUE: &[i64] = &[
     libc::SYS_futex,
     libc::SYS_nanosleep,
-    // Any of these with a time limit, after an earlier pause.
+    // One of these calls with a time limit, restarted after an earlier pause.
     libc::SYS_restart_syscall,
     libc::SYS_clock_nanosleep,
     libc::SYS_ppoll,
@@ -76,7 +76,7 @@ mod arch {
         Ok(all)
     }
 
-    /// Without the signature in the upper bits.
+    /// Removes the signature from the upper bits.
     pub(super) const fn code(address: u64) -> u64 {
         address & 0x0000_ffff_ffff_ffff
     }
@@ -87,10 +87,10 @@ mod arch {
 pub(super) struct Registers([Option<u64>; arch::COUNT]);
 
 impl Registers {
-    /// How many there are.
+    /// Number of registers.
     pub(super) const COUNT: usize = arch::COUNT;
 
-    /// Only these two.
+    /// Sets only the stack pointer and the program counter.
     pub(super) fn new(stack: u64, counter: u64) -> Self {
         let mut all = [None; arch::COUNT];
         (all[arch::STACK], all[arch::COUNTER]) = (Some(stack), Some(counter));
@@ -101,7 +101,7 @@ impl Registers {
         self.0.get(number).copied().flatten()
     }
 
-    /// The stack pointer and the program counter keep their values.
+    /// Sets a register. The stack pointer and the program counter are not changed.
     pub(super) fn set(&mut self, number: usize, value: Option<u64>) {
         if let Some(register) =
             self.0.get_mut(number).filter(|_| ![arch::STACK, arch::COUNTER].contains(&number))
@@ -118,7 +118,7 @@ impl Registers {
         self.get(arch::COUNTER).map(arch::code)
     }
 
-    /// Whether every function leaves this register as it was for its caller.
+    /// Whether functions preserve this register for their callers.
     pub(super) fn is_kept(number: usize) -> bool {
         arch::KEPT.contains(&number)
     }
@@ -129,18 +129,18 @@ impl Registers {
 pub(super) struct Blocked {
     /// The stack pointer and the program counter.
     pub(super) registers: Registers,
-    /// Number of its system call; -1 outside of one.
+    /// Number of its system call; -1 if it is in none.
     call: i64,
 }
 
 impl Blocked {
-    /// Whether its system call continues after a pause as if there had been none. Others, such as `epoll_wait`, return `EINTR`.
+    /// Whether the kernel restarts its system call after a pause. Other calls, such as `epoll_wait`, return `EINTR`.
     pub(super) fn continues(&self) -> bool {
         CONTINUE.contains(&self.call)
     }
 }
 
-/// A main thread that is blocked in the kernel; `None` if it runs.
+/// Returns the state of a main thread that is blocked in the kernel; `None` if it runs.
 pub(super) fn blocked(pid: Pid) -> Result<Option<Blocked>, String> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall"))
         .map_err(|why| format!("its registers: {why}"))?;
@@ -156,9 +156,9 @@ fn parse(text: &str) -> Option<Blocked> {
     Some(Blocked { registers: Registers::new(stack, counter), call })
 }
 
-/// All registers of a main thread, which is stopped for them, for at most 150 ms. `memory` then has a copy of its stack.
+/// Stops a main thread for at most 150 ms and returns all its registers. Copies its stack into `memory`.
 ///
-/// After an error this process must end without delay, which resumes the thread.
+/// After an error, this process must end at once, because its end resumes the thread.
 pub(super) fn paused(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
     let event = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGKILL, si_value: 0 });
     let mut limit =
@@ -192,8 +192,8 @@ fn stop_and_read(pid: Pid, memory: &mut Memory) -> Result<Registers, String> {
     Ok(registers)
 }
 
-/// Waits until the thread has stopped as it was asked to. A thread that stopped for a signal keeps it only if nothing waits for its
-/// status and this process ends: the kernel then delivers the signal. So it is an error, and `waitpid` is not used.
+/// Waits until the thread has stopped on request. Returns an error if it stopped for a signal: when this process ends, the kernel
+/// delivers that signal, unless `waitpid` has consumed the stop. So `waitpid` is not used.
 fn wait_for_stop(pid: Pid) -> Result<(), String> {
     const POLL: Duration = Duration::from_micros(200);
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Walks from a function to its callers, by the tables that compilers write for exceptions.
+//! Unwinds a stack with the tables that compilers write for exceptions.
 
 use gimli::{CfaRule, EhFrame, Register, RegisterRule, UnwindContext, UnwindSection as _};
 
@@ -6,38 +6,39 @@ use super::memory::Memory;
 use super::objects::Objects;
 use super::registers::Registers;
 
-/// Where a function of the stack was.
+/// Code address of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// An address of its code, within the instruction that called.
+    /// Address within the call instruction.
     pub(super) address: u64,
-    /// Index of its object; `None` for code that no file has.
+    /// Index of its object; `None` if the code is not from a file.
     pub(super) object: Option<usize>,
 }
 
-/// What a walk found.
+/// Result of unwinding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     /// Innermost first.
     pub(super) places: Vec<Place>,
-    /// Why the last one is not the first function of the thread.
+    /// Why unwinding ended before the first function of the thread.
     pub(super) cut: Option<&'static str>,
 }
 
 const NO_TABLES: &str = "the code has no unwind tables";
-/// The only reason that a pause of the thread removes.
+/// The only reason that a pause of the thread can resolve.
 pub(super) const NO_REGISTER: &str = "the kernel does not show the registers that lead to the caller";
-const OTHER_RULE: &str = "its caller follows from a rule that is not read (of a signal handler, for example)";
+const OTHER_RULE: &str =
+    "the unwind tables use a rule that is not supported, for example for a signal handler";
 const DAMAGED: &str = "the unwind tables or the stack cannot be followed";
 const DEEP: &str = "the stack is deeper";
 
-/// Walks at most `most` functions.
+/// Unwinds at most `most` frames.
 pub(super) fn walk(mut registers: Registers, memory: &Memory, objects: &mut Objects, most: usize) -> Walk {
     let mut places: Vec<Place> = Vec::new();
     let mut context = UnwindContext::new();
     let cut = loop {
         let Some(counter) = registers.counter().filter(|counter| *counter != 0) else { break None };
-        // A return address may be that of the next function.
+        // A call can be the last instruction of its function, so the return address may belong to the next one.
         let address = if places.is_empty() { counter } else { counter - 1 };
         let object = objects.at(address, memory);
         if places.len() == most {
@@ -53,7 +54,7 @@ pub(super) fn walk(mut registers: Registers, memory: &Memory, objects: &mut Obje
     Walk { places, cut }
 }
 
-/// The registers of the caller; `None` if this is the thread's first function.
+/// Returns the registers of the caller, or `None` for the first function of the thread.
 fn caller(
     now: &Registers,
     address: u64,
@@ -74,7 +75,7 @@ fn caller(
         .map_err(|_| NO_TABLES)?;
     let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return Err(OTHER_RULE) };
     let base = now.get(usize::from(register.0)).ok_or(NO_REGISTER)?;
-    // The stack pointer of the caller, before the call.
+    // Stack pointer of the caller before the call.
     let frame = base.wrapping_add_signed(*offset);
     let stack = now.stack().ok_or(NO_REGISTER)?;
     if frame < stack || frame == stack && !is_innermost {
@@ -91,7 +92,7 @@ fn caller(
     let back = entry.cie().return_address_register();
     let counter = match row.register(back) {
         Some(RegisterRule::Undefined) => return Ok(None),
-        // A function that calls no other one leaves it in a register.
+        // A function without calls keeps its return address in a register.
         None if is_innermost && cfg!(target_arch = "aarch64") => {
             now.get(usize::from(back.0)).ok_or(NO_REGISTER)?
         }

@@ -42,7 +42,7 @@ fn the_malformed_answer_about_a_missing_rank_is_read() {
     }
 }
 
-/// Their sources have the same texts as that of 2.28.9, with the comma.
+/// Their sources write the same JSON as 2.28.9, with the comma that it omits.
 #[test]
 fn answers_of_2_29_and_2_30_give_the_same_sentences() {
     for release in ["2.29.7", "2.30.7"] {
