@@ -136,18 +136,16 @@ record() { # NAME
     cat "$to/$1.json" 2>/dev/null || tail -5 "$to/log"
 }
 
-# At the same time: two kinds of one GPU share a machine of several.
-beside=() began=()
-record_all() { # NAME…
-    local name
-    for name in "$@"; do
-        (eval "$(fields "$name")" && record "$name" >"$stage/$name.out" 2>&1) || echo "$name" >>"$stage/failed" &
-        began+=("$!")
-    done
-    # Not the daemons of this shell.
-    wait "${began[@]}" || true
-    began=()
-    for name in "$@"; do cat "$stage/$name.out"; done
+# Kinds run at the same time while there are GPUs for them. $holds has the GPUs of each by its process.
+declare -A holds=() names=()
+free=$gpus
+await_one() {
+    local process
+    wait -n -p process "${!holds[@]}" || echo "${names[$process]}" >>"$stage/failed"
+    free=$((free + holds[$process]))
+    say "${names[$process]} (until $SECONDS s)"
+    cat "$stage/${names[$process]}.out"
+    unset "holds[$process]" "names[$process]"
 }
 wanted=("${@:2}")
 ((${#wanted[@]})) || mapfile -t wanted < <(python3 -c 'import sys, tomllib; print(*tomllib.load(open(sys.argv[1], "rb")), sep="\n")' "$list")
@@ -155,17 +153,11 @@ for name in "${wanted[@]}"; do
     values=$(fields "$name")
     eval "$values"
     possible || { skipped+=("$name (not here)") && continue; }
+    while ((free < kind_gpus)); do await_one; done
     ((SECONDS + kind_takes + 25 < deadline)) || { skipped+=("$name") && continue; }
-    if ((kind_gpus == 1 && gpus > 1)); then
-        beside+=("$name")
-        ((${#beside[@]} == 2)) || continue
-        say "${beside[*]} ($SECONDS s)"
-        record_all "${beside[@]}"
-        beside=()
-        continue
-    fi
-    say "$name ($SECONDS s)"
-    record_all "$name"
+    (record "$name" || exit 1) >"$stage/$name.out" 2>&1 &
+    holds[$!]=$kind_gpus names[$!]=$name
+    free=$((free - kind_gpus))
 done
-((${#beside[@]} == 0)) || record_all "${beside[@]}"
+while ((${#holds[@]})); do await_one; done
 ok "all done; results in $out"

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 KINDS = {}
 RANK = int(os.environ["SLURM_PROCID"])
+PORT = int(os.environ.get("PORT", 29541))
 
 
 def kind(play):
@@ -25,7 +26,7 @@ def kind(play):
 class Ranks:
     def __init__(self):
         torch.cuda.set_device(int(os.environ["SLURM_LOCALID"]))
-        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29541", rank=RANK, world_size=2)
+        dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{PORT}", rank=RANK, world_size=2)
         self.left = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
         self.gradients = torch.zeros(1 << 24, device="cuda")
         self.others = [dist.new_group([0, 1]) for _ in range(2)]

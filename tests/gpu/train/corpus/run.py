@@ -68,7 +68,7 @@ class Run:
 
     def join(self, **options):
         """Joins the other processes of the job, which srun or torchrun started."""
-        where = "env://" if "MASTER_PORT" in os.environ else "tcp://127.0.0.1:29531"
+        where = "env://" if "MASTER_PORT" in os.environ else f"tcp://127.0.0.1:{29531 + int(os.environ['SLURM_JOB_ID']) % 1000}"
         torch.distributed.init_process_group(
             "nccl", init_method=where, rank=self.rank, world_size=self.world, **options
         )
