@@ -5,67 +5,92 @@ use nix::unistd::{getgid, getuid};
 
 use super::*;
 
-const DIFFERENT_ORDER: &str = include_str!("answers/2.28.9-different-order.json");
-const RANK_BEHIND: &str = include_str!("answers/2.28.9-rank-behind.json");
-const RANK_GONE: &str = include_str!("answers/2.28.9-rank-gone.json");
-const RANK_STOPPED: &str = include_str!("answers/2.28.9-rank-stopped.json");
+/// What NCCL of one release answered about two ranks (`tests/gpu/ras.py`).
+struct Recorded {
+    different_order: &'static str,
+    rank_behind: &'static str,
+    rank_gone: &'static str,
+    rank_stopped: &'static str,
+}
+
+macro_rules! recorded {
+    ($release:literal) => {
+        Recorded {
+            different_order: include_str!(concat!("answers/", $release, "-different-order.json")),
+            rank_behind: include_str!(concat!("answers/", $release, "-rank-behind.json")),
+            rank_gone: include_str!(concat!("answers/", $release, "-rank-gone.json")),
+            rank_stopped: include_str!(concat!("answers/", $release, "-rank-stopped.json")),
+        }
+    };
+}
+
+const NCCL_2_28_9: Recorded = recorded!("2.28.9");
+const RELEASES: [Recorded; 3] = [NCCL_2_28_9, recorded!("2.29.7"), recorded!("2.30.7")];
+
+/// Number of calls of the rank that is named, and of the others.
+fn calls(sentence: &str) -> (u64, u64) {
+    let after = |word: &str| {
+        let (_, rest) = sentence.split_once(word).unwrap();
+        rest.split_once(' ').unwrap().0.parse().unwrap()
+    };
+    (after("has called AllReduce "), after("others "))
+}
 
 #[test]
 fn ranks_that_differ_are_named_with_their_process() {
     assert_eq!(
-        sentences(DIFFERENT_ORDER).unwrap(),
+        sentences(NCCL_2_28_9.different_order).unwrap(),
         [
             "rank 0 of the 2 in communicator 735c6b6c68a918e9 (process 3020 on 192.0.2.2) has called AllReduce 1 times, others 2 times",
             "rank 1 of the 2 in communicator 7c45c45baf259ef9 (process 3021 on 192.0.2.2) has called AllReduce 1 times, others 2 times",
         ]
     );
-    let behind = sentences(RANK_BEHIND).unwrap();
-    assert_eq!(behind.len(), 1, "{behind:?}");
-    assert!(
-        behind[0].starts_with("rank 1 of the 2 in communicator ")
-            && behind[0].contains(" has called AllReduce 662 times, others 663")
-    );
-}
-
-#[test]
-fn the_malformed_answer_about_a_missing_rank_is_read() {
-    assert!(serde_json::from_str::<serde_json::Value>(RANK_GONE).is_err(), "NCCL 2.28.9 omits a comma");
-    for (text, process) in [(RANK_GONE, 893), (RANK_STOPPED, 892)] {
-        let found = sentences(text).unwrap();
-        assert_eq!(found.len(), 3, "{found:?}");
-        for sentence in &found {
-            assert!(
-                sentence.ends_with(&format!("(process {process} on 192.0.2.2) does not answer")),
-                "{sentence}"
-            );
+    for recorded in RELEASES {
+        let mut order = sentences(recorded.different_order).unwrap();
+        // Communicators are listed by their hashes.
+        order.sort_unstable();
+        assert_eq!(order.len(), 2, "{order:?}");
+        for (sentence, rank) in order.iter().zip(["rank 0 of the 2", "rank 1 of the 2"]) {
+            assert!(sentence.starts_with(rank), "{sentence}");
+            assert_eq!(calls(sentence), (1, 2));
         }
+        let behind = sentences(recorded.rank_behind).unwrap();
+        assert_eq!(behind.len(), 1, "{behind:?}");
+        assert!(behind[0].starts_with("rank 1 of the 2 in communicator "), "{behind:?}");
+        let (calls, of_others) = calls(&behind[0]);
+        assert_eq!(calls + 1, of_others);
     }
 }
 
-/// Their sources write the same JSON as 2.28.9, with the comma that it omits.
 #[test]
-fn answers_of_2_29_and_2_30_give_the_same_sentences() {
-    for release in ["2.29.7", "2.30.7"] {
-        for text in [DIFFERENT_ORDER, RANK_BEHIND, RANK_GONE, RANK_STOPPED] {
-            let newer = text
-                .replace("\"nccl_version\": \"2.28.9\"", &format!("\"nccl_version\": \"{release}\""))
-                .replace("\"nvml_dev\": 0\n", "\"nvml_dev\": 0,\n")
-                .replace("\"nvml_dev\": 1\n", "\"nvml_dev\": 1,\n");
-            assert_ne!(newer, text);
-            assert!(serde_json::from_str::<serde_json::Value>(&newer).is_ok(), "{newer}");
-            assert_eq!(sentences(&newer).unwrap(), sentences(text).unwrap());
+fn a_missing_rank_is_named_in_each_communicator() {
+    assert!(
+        serde_json::from_str::<serde_json::Value>(NCCL_2_28_9.rank_gone).is_err(),
+        "NCCL 2.28.9 omits a comma"
+    );
+    for recorded in RELEASES {
+        for text in [recorded.rank_gone, recorded.rank_stopped] {
+            let found = sentences(text).unwrap();
+            assert_eq!(found.len(), 3, "{found:?}");
+            for sentence in &found {
+                assert!(
+                    sentence.starts_with("rank 1 of the 2 in communicator ")
+                        && sentence.ends_with(" on 192.0.2.2) does not answer"),
+                    "{sentence}"
+                );
+            }
         }
     }
 }
 
 #[test]
 fn equal_counts_errors_and_dead_ranks_are_told() {
-    let healthy = DIFFERENT_ORDER.replace("\"AllReduce\": 1\n", "\"AllReduce\": 2\n");
+    let healthy = NCCL_2_28_9.different_order.replace("\"AllReduce\": 1\n", "\"AllReduce\": 2\n");
     assert_eq!(
         sentences(&healthy).unwrap(),
         ["in each of 3 communicators all ranks have called the same collectives as often (2 processes)"]
     );
-    let dead = RANK_GONE.replace("\"considered_dead\": false", "\"considered_dead\": true");
+    let dead = NCCL_2_28_9.rank_gone.replace("\"considered_dead\": false", "\"considered_dead\": true");
     assert!(sentences(&dead).unwrap()[0].ends_with("is dead"));
     let error = healthy.replacen("\"async_error\": 0", "\"async_error\": 6", 1);
     assert!(sentences(&error).unwrap()[0].ends_with("(process 3020 on 192.0.2.2) reported NCCL error 6"));
@@ -130,7 +155,7 @@ fn replies(format: &str, answer: &str) -> Vec<String> {
 
 #[test]
 fn a_release_with_json_is_asked_once() {
-    let (port, server) = server(replies("OK", RANK_BEHIND));
+    let (port, server) = server(replies("OK", NCCL_2_28_9.rank_behind));
     assert!(asked(&order(port)).unwrap()[0].contains("AllReduce 662 times"));
     assert_eq!(
         server.join().unwrap(),
@@ -147,7 +172,7 @@ fn a_release_without_json_is_not_asked_for_its_status() {
 
 #[test]
 fn a_program_of_another_user_is_not_believed() {
-    let (port, server) = server(replies("OK", RANK_BEHIND));
+    let (port, server) = server(replies("OK", NCCL_2_28_9.rank_behind));
     let other = RasOrder { uid: getuid().as_raw() + 1, ..order(port) };
     let why = asked(&other).unwrap_err();
     assert!(why.contains(&format!("is of user {}, not of the job's owner", getuid())), "{why}");
