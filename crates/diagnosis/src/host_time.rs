@@ -8,6 +8,9 @@ use railgate_node_report::phases::PhaseKind;
 use super::facts::{Facts, Unit, busy, mean_of, median};
 use super::rules::idle_gpus::is_unused;
 
+/// Below this share of the CPU time that they wanted, threads that lack a core do not stop their process.
+const FEW_LACK: f64 = 0.25;
+
 /// Of one GPU, shares of the time that is judged, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HostTime {
@@ -38,9 +41,10 @@ impl HostTime {
     }
 
     /// Time in which no kernel runs and a thread waits for a core. Kernels are taken to cover as much of the waiting as of
-    /// all time.
+    /// all time. While some of many threads wait a little, the others run.
     pub(super) fn starved(&self) -> f64 {
-        (self.wait * self.idle).clamp(0.0, self.idle)
+        let share = if self.lacks() < FEW_LACK { self.lacks() } else { self.wait };
+        (share * self.idle).clamp(0.0, self.idle)
     }
 
     /// Share of the CPU time that the threads wanted and did not get. A program with many threads waits a little for each of

@@ -1,6 +1,6 @@
 use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::NodeReport;
-use railgate_node_report::plain::span;
+use railgate_node_report::plain::{clock, float, span};
 use railgate_node_report::usage::IdleTime;
 
 use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, pausing_rank, sleeping_rank};
@@ -14,7 +14,8 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "of each GPU the time with any kernel (GPM, else the driver), the samples without a kernel and the memory in use. Unused
 GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work, or on all GPUs of a job that
 ended well. Idle GPUs: every GPU of the job is without a
-kernel for most of the time. Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
+kernel for most of the time. Idle at the end: a job that did not end well ran no kernel on any GPU for its last minutes.
+Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
 Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
 which more than a fifth was not sampled is not judged.",
     why: "no other job can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
@@ -35,6 +36,7 @@ thresholds! {
     memory_mib: Number(256.0), 0.0 to 65536.0, "MiB", "unused GPUs: never more memory in use than this";
     idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: on each GPU, samples without a kernel make up at least this share of the time";
     asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on each GPU for at most this share of the time";
+    end: Time(120), 5 to 604800, "time", "idle at the end: no kernel on any GPU for at least this long before the end of a job that did not end well";
     low_percent: Number(10.0), 0.0 to 100.0, "%", "low use: kernels run for at most this share of the time, over all GPUs; a GPU works if they run for more";
 }
 
@@ -121,7 +123,10 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let long = gpus.iter().all(|gpu| gpu.idle.over_s >= set.least.seconds());
     let other =
         || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !has_another_cause(facts));
-    let found = unused(facts, &gpus).or_else(|| if long { other() } else { none_used(facts, &gpus) });
+    let at_the_end = || at_the_end(facts, &gpus).filter(|_| !has_another_cause(facts));
+    let found = unused(facts, &gpus)
+        .or_else(|| if long { other() } else { none_used(facts, &gpus) })
+        .or_else(at_the_end);
     let told = found.map(|(mut found, idle_s)| {
         found.costs = Some((idle_s / held_s).clamp(0.0, 1.0));
         found
@@ -229,6 +234,31 @@ fn asleep(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     // Since when all of them are idle.
     let since: Option<Vec<_>> = gpus.iter().map(|gpu| gpu.idle.since).collect();
     found.since = since.and_then(|since| since.into_iter().max());
+    Some((found, idle_s))
+}
+
+/// No kernel for the last minutes of a job that did not end well.
+fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
+    let since: Option<Vec<_>> = gpus.iter().map(|gpu| gpu.idle.since).collect();
+    let since = since?.into_iter().max()?;
+    let seconds = float(end.saturating_sub(since)) / 1000.0;
+    if seconds < facts.rules.idle_gpus.end.seconds() {
+        return None;
+    }
+    let idle_s = seconds * float(u64::try_from(gpus.len()).unwrap_or(u64::MAX));
+    let what = format!(
+        "no kernel ran on {} for the last {}, idle since {}: {} GPU-hours idle",
+        if gpus.len() == 1 { "the GPU".to_owned() } else { format!("any of {}", gpus_text(gpus.len())) },
+        span(seconds),
+        clock(since).get(..8).unwrap_or_default(),
+        hours(idle_s)
+    );
+    let fix = Some(
+        "look where the program stood: its log, and while it runs `railgate report --live` or `py-spy dump`",
+    );
+    let mut found = Found { fix, ..Found::new("medium", String::new(), what) };
+    found.since = Some(since);
     Some((found, idle_s))
 }
 

@@ -57,7 +57,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let whose = if within.is_some() { "the steps' time" } else { "the time" };
     let confidence = small.as_ref().map_or(if silent { "medium" } else { "low" }, |small| small.confidence);
     let or_waiting = if small.as_ref().is_some_and(|small| small.confidence == "low") {
-        ", or wait in NCCL, which reported no times,"
+        " or wait in NCCL (it reported no times)"
     } else {
         ""
     };

@@ -1,7 +1,7 @@
 use railgate_node_report::phases::PhaseKind;
 
 use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
-use crate::facts::{Facts, Outcome, median};
+use crate::facts::{Facts, Outcome, busy, median};
 use crate::host_time::{HostTime, Pauses, in_phases, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -29,6 +29,9 @@ thresholds! {
     count: Number(3.0), 1.0 to 1000000.0, "pauses", "and has at least this many pauses";
 }
 
+/// Share of the time without a kernel.
+const MOST_OF_IT: f64 = 0.7;
+
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let known =
         [saving::find, input_bound::find, cpu_contention::find, pausing_rank::find, sleeping_rank::find];
@@ -45,6 +48,9 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         || hang::stood_still(facts).is_some()
         || known.iter().any(|rule| !rule(facts).is_empty())
     {
+        return Vec::new();
+    }
+    if short_of_the_idle_time(facts, paused_s, seconds, idle_s) {
         return Vec::new();
     }
     let every_s = (seconds + idle_s) / count;
@@ -68,4 +74,12 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some(paused_s / seconds);
     vec![found]
+}
+
+/// Whether these pauses are the smaller part of what `host-bound` would name as a whole.
+fn short_of_the_idle_time(facts: &Facts<'_>, paused_s: f64, seconds: f64, idle_s: f64) -> bool {
+    let percents = used(facts).filter_map(|unit| busy(unit.gpu?).known().copied());
+    let Some(percent) = median(percents.collect()) else { return false };
+    let without_kernel_s = (1.0 - percent / 100.0) * seconds + idle_s;
+    percent <= facts.rules.host_bound.busy_percent.get() && paused_s < MOST_OF_IT * without_kernel_s
 }

@@ -163,7 +163,7 @@ fn waits_a_little() -> Vec<NodeReport> {
     nodes
 }
 
-/// The same job, whose GPUs pause for 24 % of the training, 15 times a minute; the process of the first GPU uses `cpu` cores and
+/// The same job, whose GPUs pause for 50 % of the training, 15 times a minute; the process of the first GPU uses `cpu` cores and
 /// waits for `wait` cores, as all others do if `all`, and other processes use `others` cores per GPU.
 fn with_host(cpu: f64, wait: f64, others: f64, all: bool) -> Vec<NodeReport> {
     let mut nodes = half_idle();
@@ -173,7 +173,7 @@ fn with_host(cpu: f64, wait: f64, others: f64, all: bool) -> Vec<NodeReport> {
     training.host.cpu_cores = Reading::Known(2.0 * (cpu + others));
     for (place, (gpu, then)) in usage.gpus.iter_mut().zip(&mut training.gpus).enumerate() {
         let wait = if all || place == 0 { wait } else { 0.0 };
-        let values = [24.0, 15.0, 100.0 * cpu, 100.0 * wait];
+        let values = [50.0, 15.0, 100.0 * cpu, 100.0 * wait];
         let [paused, pauses, process_cpu, process_wait] = values.map(flat);
         let counters = &mut gpu.counters;
         (counters.paused_percent, counters.pauses_per_minute) = (paused, pauses);
@@ -240,6 +240,20 @@ fn waits_to_the_end() -> Vec<NodeReport> {
     nodes
 }
 
+/// A silent job that ran no kernel for 85 s before it was cancelled.
+fn idles_to_the_end() -> Vec<NodeReport> {
+    use railgate_node_report::phases::PhaseKind;
+    let phases = [(PhaseKind::Steady, 20), (PhaseKind::Tail, 85)];
+    let mut nodes = silent_phases(&phases, [19.0, 6.0, 2.0, 1.0], [99.0, 92.0, 60.0, 30.0]);
+    nodes[0].exit = Some(railgate_node_report::Exit { status: 256, derived: None });
+    let since = nodes[0].end.map(|end| end - 85_000);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        gpu.idle =
+            Reading::Known(railgate_node_report::usage::IdleTime { over_s: 105.0, idle_s: 85.0, since });
+    }
+    nodes
+}
+
 /// Rule and key of a threshold, a job on which it decides, words of the finding, a value with which the finding
 /// appears, and one with which it does not.
 type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f64, f64);
@@ -280,7 +294,7 @@ const ROWS: &[Row] = &[
     ("saving", "busy_percent", saves_silently, "copied off", 39.1, 38.9),
     ("saving", "copied_mb_s", saves_silently, "copied off", 489.0, 491.0),
     ("saving", "copied_times", saves_silently, "copied off", 25.7, 25.8),
-    ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 23.9, 24.1),
+    ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 49.9, 50.1),
     ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
     ("host-bound", "least", half_idle, "the host sets the pace", 20.0, 21.0),
     ("host-bound", "busy_percent", half_idle, "the host sets the pace", 39.1, 38.9),
@@ -304,6 +318,7 @@ const ROWS: &[Row] = &[
     ("idle-gpus", "memory_mib", || only(Plant::UnusedGpu), "never used", 4.0, 3.9),
     ("idle-gpus", "idle_percent", || only(Plant::Asleep), "runs kernels", 97.9, 98.1),
     ("idle-gpus", "asleep_percent", || only(Plant::Asleep), "runs kernels", 0.6, 0.3),
+    ("idle-gpus", "end", idles_to_the_end, "for the last 1 min 25 s", 84.0, 86.0),
     ("idle-gpus", "low_percent", || only(Plant::LowUse), "used them", 7.2, 6.8),
 ];
 
@@ -424,6 +439,7 @@ fn late_launches_of_a_silent_program_need_small_kernels() {
         (gpu.counters.pcie_tx_bytes_s, gpu.counters.pcie_rx_bytes_s) =
             (Reading::Known(1e6), Reading::Known(1e6));
         gpu.counters.sm_percent = Reading::Known(4.0);
+        gpu.counters.paused_percent = Reading::Known(24.0);
     }
     let [one] = &find("launch-bound", &nodes, &Rules::DEFAULT)[..] else { panic!("not found") };
     assert!(one.confidence != "high" && one.what.contains("no kernel runs 37 % of"), "{one:?}");

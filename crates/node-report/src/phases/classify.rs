@@ -7,6 +7,8 @@ use crate::tasks::{StepStart, start_at};
 
 /// Activity in percent below which a GPU does no work.
 const IDLE: f64 = 2.0;
+/// The same in a job whose GPUs never do more. A context without work stays below 0.1 (docs/accuracy.md).
+const HARDLY: f64 = 0.3;
 /// A GPU that waits in a collective: kernels all the time (percent), on few SMs, and almost no other activity.
 const WAIT_KERNELS: f64 = 90.0;
 const WAIT_SMS: f64 = 35.0;
@@ -160,14 +162,16 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
 /// GPU, so that one can wait for another.
 pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let seen: Vec<Seen<'_>> = cells.iter().filter_map(|cell| Seen::new(cell, others)).collect();
-    let Some(usual) = usual_level(&seen, 0.0) else { return without_training(&seen) };
+    let Some(usual) = usual_level(&seen, IDLE).or_else(|| usual_level(&seen, HARDLY)) else {
+        return without_training(&seen);
+    };
     // Blips of the start-up do not lower the level of the training.
     let usual = usual_level(&seen, TRAINS * usual).unwrap_or(usual);
     let trains = |one: &Seen<'_>| one.level >= TRAINS * usual && !one.mixed;
-    let first = (0..seen.len()).find(|&at| {
-        let next = seen.get(at + 1).is_none_or(trains);
-        next && seen.get(at).is_some_and(trains)
-    });
+    let stands = |one: &Seen<'_>| one.waits || one.mixed;
+    let in_a_row = |at: &usize| seen.get(*at).is_some_and(trains) && seen.get(at + 1).is_none_or(trains);
+    // A job that trained for one sample has no two in a row.
+    let first = (0..seen.len()).find(in_a_row).or_else(|| seen.iter().position(trains));
     let last = seen.iter().rposition(trains);
     let (Some(first), Some(last)) = (first, last) else { return without_training(&seen) };
     let mut kinds: Vec<PhaseKind> = seen
@@ -175,7 +179,9 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
         .enumerate()
         .map(|(at, one)| match at {
             at if at < first => PhaseKind::StartUp,
-            at if at > last => match one.waits || one.mixed {
+            // The sample after the last whole one may hold its end and the beginning of the wait.
+            at if at == last + 1 && seen.get(at + 1).is_some_and(stands) => PhaseKind::Stalled,
+            at if at > last => match stands(one) {
                 true => PhaseKind::Stalled,
                 false => PhaseKind::Tail,
             },
@@ -225,7 +231,7 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
 fn usual_level(seen: &[Seen<'_>], least: f64) -> Option<f64> {
     let mut levels: Vec<(f64, f64)> = seen
         .iter()
-        .filter(|one| one.level >= least.max(IDLE) && !one.mixed)
+        .filter(|one| one.level >= least && !one.mixed)
         .map(|one| (one.level, one.seconds()))
         .collect();
     levels.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -239,11 +245,15 @@ fn usual_level(seen: &[Seen<'_>], least: f64) -> Option<f64> {
 
 /// A run in which no GPU ever worked: idle, or a first collective that never ended.
 fn without_training(seen: &[Seen<'_>]) -> Course {
-    let stalled = seen.iter().rposition(|one| !one.waits).map_or(0, |at| at + 1);
-    let kind = |at: usize| match (at >= stalled, stalled < seen.len()) {
-        (true, _) => PhaseKind::Stalled,
-        (false, true) => PhaseKind::StartUp,
-        (false, false) => PhaseKind::Idle,
+    // GPUs are idle for a moment after their processes were ended.
+    let end = seen.iter().rposition(|one| one.waits).map_or(0, |at| at + 1);
+    let stalled = seen.iter().take(end).rposition(|one| !one.waits).map_or(0, |at| at + 1);
+    let stalls = end - stalled > seen.len() - end;
+    let kind = |at: usize| match stalls {
+        true if at >= end => PhaseKind::Tail,
+        true if at >= stalled => PhaseKind::Stalled,
+        true => PhaseKind::StartUp,
+        false => PhaseKind::Idle,
     };
     let list = seen.iter().enumerate().map(|(at, one)| one.phase(kind(at))).collect();
     Course { list: joined(list), training: Vec::new() }

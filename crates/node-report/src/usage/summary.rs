@@ -70,6 +70,7 @@ pub fn timeline(stream: &[u8]) -> Option<(Head, Vec<Sample>)> {
 }
 
 /// Collects what was made of samples, and keeps every moment once, at the highest known resolution.
+#[derive(Clone)]
 struct Finest<T> {
     fine: BTreeMap<UnixMillis, (UnixMillis, T)>,
     folded: BTreeMap<UnixMillis, (UnixMillis, T)>,
@@ -251,14 +252,16 @@ struct OneGpu {
     idle: Idle,
 }
 
-/// Times of the samples of a GPU, in any order.
+/// Samples of a GPU, at the highest known resolution: a minute is idle only if all of it is.
 #[derive(Default)]
-struct Idle {
-    over_s: f64,
-    idle_s: f64,
-    /// Start of the first sample, end of the last one, and end of the last one with a kernel.
-    times: Option<(UnixMillis, UnixMillis)>,
-    last_busy: Option<UnixMillis>,
+struct Idle(Finest<IdleSample>);
+
+#[derive(Clone, Copy)]
+struct IdleSample {
+    start: UnixMillis,
+    end: UnixMillis,
+    seconds: f64,
+    idle: bool,
 }
 
 /// Whether no kernel ran in a sample: from GPM, which covers all of it, else from the driver. `None` if neither is known.
@@ -270,23 +273,22 @@ pub fn is_idle(values: &super::Values<GpuField>) -> Option<bool> {
 impl Idle {
     fn add(&mut self, sample: &Sample, values: &super::Values<GpuField>) {
         let Some(idle) = is_idle(values) else { return };
-        let seconds = f64::from(sample.seconds);
-        self.over_s += seconds;
-        let (first, last) = self.times.unwrap_or((sample.start, sample.end()));
-        self.times = Some((first.min(sample.start), last.max(sample.end())));
-        if idle {
-            self.idle_s += seconds;
-        } else {
-            self.last_busy = self.last_busy.max(Some(sample.end()));
-        }
+        let (start, end) = (sample.start, sample.end());
+        let one = IdleSample { start, end, seconds: f64::from(sample.seconds), idle };
+        self.0.add(start, end, sample.folded, one);
     }
 
     /// `None` if it was never known.
     fn told(&self) -> Option<IdleTime> {
-        let (first, last) = self.times?;
-        let since = self.last_busy.unwrap_or(first);
-        let goes_on = self.last_busy.is_none_or(|busy| busy < last);
-        Some(IdleTime { over_s: self.over_s, idle_s: self.idle_s, since: goes_on.then_some(since) })
+        let samples = self.0.clone().finish();
+        let (first, last) = (samples.first()?.start, samples.iter().map(|one| one.end).max()?);
+        let last_busy = samples.iter().filter(|one| !one.idle).map(|one| one.end).max();
+        let seconds = |samples: &mut dyn Iterator<Item = &IdleSample>| samples.map(|one| one.seconds).sum();
+        Some(IdleTime {
+            over_s: seconds(&mut samples.iter()),
+            idle_s: seconds(&mut samples.iter().filter(|one| one.idle)),
+            since: last_busy.is_none_or(|busy| busy < last).then_some(last_busy.unwrap_or(first)),
+        })
     }
 }
 
@@ -297,6 +299,7 @@ impl All {
             match record {
                 Record::Head(head) => self.head(head),
                 Record::Sample(sample) => {
+                    self.idle(&sample);
                     let counts = sample.folded > 1 || !within(minutes, &sample);
                     if counts && self.seen.insert(sample.start) {
                         self.sample(&sample);
@@ -371,6 +374,16 @@ impl All {
             if let Some(one) = self.gpus.get_mut(*place) {
                 one.sums.add(values, seconds);
                 one.seconds += seconds;
+            }
+        }
+    }
+
+    fn idle(&mut self, sample: &Sample) {
+        if sample.state == State::Suspended {
+            return;
+        }
+        for (place, values) in self.order.iter().zip(&sample.gpus) {
+            if let Some(one) = self.gpus.get_mut(*place) {
                 one.idle.add(sample, values);
             }
         }

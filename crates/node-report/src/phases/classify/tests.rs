@@ -1,5 +1,5 @@
 use super::*;
-use crate::phases::{Phases, by_gpu};
+use crate::phases::{Phase, Phases, by_gpu};
 
 const STEP: UnixMillis = 5000;
 
@@ -79,9 +79,35 @@ fn waiting_for_a_rank_that_is_gone_is_a_stall() {
     assert!(list.iter().all(|phase| phase.kind != Stalled), "{list:?}");
 }
 
+/// Two H200s: two seconds of steps lie in one sample, and the job is cancelled after a minute.
+#[test]
+fn training_of_one_sample_is_followed_by_a_stall() {
+    let last_steps = [gpu(99.9, 4.9, 1.5, 2.2), gpu(3.9, 3.2, 1.2, 1.7)];
+    let parts = [vec![[quiet(); 2]; 2], vec![[partly(0.4); 2], last_steps], vec![[waits(), quiet()]; 11]];
+    let mut run = cells(&parts.concat());
+    // Samples are not equally long, so that the longer one's level is the usual one.
+    (run[2].end, run[3].start) = (3 * STEP + 20, 3 * STEP + 20);
+    assert_eq!(kinds(&run), [(StartUp, 10.0), (Steady, 5.02), (Stalled, 59.98)]);
+    let end = run[14].end;
+    run.push(Cell { start: end, end: end + STEP, gpus: vec![quiet(); 2], written: 0.0 });
+    let list = classify(&run, true).list;
+    assert_eq!(Phases { list, ..Phases::default() }.last_stall().map(Phase::seconds), Some(59.98));
+}
+
+/// An optimizer on the CPU: kernels run 1 % of the time.
+#[test]
+fn a_job_that_hardly_uses_its_gpus_trains_all_the_same() {
+    let run = alike(&[(quiet(), 2), (gpu(1.4, 1.2, 0.4, 0.6), 4), (quiet(), 1)]);
+    assert_eq!(kinds(&run), [(StartUp, 10.0), (Steady, 20.0), (Tail, 5.0)]);
+    // A context without work.
+    assert_eq!(kinds(&alike(&[(gpu(0.05, 0.0, 0.0, 0.0), 4)])), [(Idle, 20.0)]);
+}
+
 #[test]
 fn first_collective_that_never_ends_is_a_stall() {
     assert_eq!(kinds(&alike(&[(quiet(), 4), (waits(), 20)])), [(StartUp, 20.0), (Stalled, 100.0)]);
+    let ended = alike(&[(quiet(), 4), (waits(), 20), (quiet(), 1)]);
+    assert_eq!(kinds(&ended), [(StartUp, 20.0), (Stalled, 100.0), (Tail, 5.0)]);
     assert_eq!(kinds(&alike(&[(quiet(), 4)])), [(Idle, 20.0)]);
 }
 

@@ -260,6 +260,18 @@ fn time_without_a_kernel_is_counted_and_dated() {
     assert_eq!(of(records.into_iter().rev().collect()), idle, "in any order");
     assert_eq!(of(vec![busy(0, 0.0), busy(5, 7.0)]), IdleTime { over_s: 10.0, idle_s: 5.0, since: None });
     assert_eq!(of(vec![busy(5, 0.0), busy(10, 0.0)]).since, Some(START + 5_000), "never used");
+    // The minute that was made of samples has a kernel, and half of its samples have none.
+    let samples: Vec<Sample> = (0..12)
+        .map(|k| match busy(5 * k, if k < 6 { 90.0 } else { 0.0 }) {
+            Record::Sample(sample) => sample,
+            _ => panic!(),
+        })
+        .collect();
+    let mut fold = Fold::default();
+    samples.iter().for_each(|sample| fold.add(sample));
+    let mut records = vec![Record::Sample(fold.take().unwrap())];
+    records.extend(samples.into_iter().map(Record::Sample));
+    assert_eq!(of(records), IdleTime { over_s: 60.0, idle_s: 30.0, since: Some(START + 30_000) });
     // Neither counter is known: that is no idle time.
     let mut blind = sample(0, 0.0, 1000.0);
     blind.gpus[0].put(GpuField::Graphics, None);
