@@ -1,0 +1,345 @@
+//! `railgate-gpu-selftest`: computes, copies and remembers on each GPU, and compares every value.
+//!
+//! Prints one line of JSON for each test as soon as it ends ([`railgate_model::GpuSelfTested`]), so that a GPU that hangs costs only
+//! what comes after. Exit code 0: every test ran or is `unknown`; 1: a value was wrong; 2: wrong arguments; 3: no GPU could be tested.
+//! Only GPUs that this process sees and that no other process uses are tested.
+
+mod card;
+mod cuda;
+mod gemm;
+mod kernels;
+mod matrix;
+mod memory;
+mod said;
+mod transfer;
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use nvml_wrapper::Nvml;
+use railgate_model::{GpuSelfTested, ValueCheck};
+
+use cuda::{Context, Device, Driver};
+use gemm::Planted;
+use kernels::{Kernels, TYPES};
+use said::Said;
+
+/// Tests the GPUs of this node or job: matrix products with every value compared, memory, copies, clocks.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:
+  railgate-gpu-selftest                                    all GPUs, a few seconds
+  railgate-gpu-selftest --length full --gpu 0000:61:00.0   one GPU, longer
+
+Each line is a JSON object; `unknown` says why a test has no result."
+)]
+struct Arguments {
+    /// How long each GPU works.
+    #[arg(long, value_enum, default_value = "quick")]
+    length: Length,
+    /// Seconds after which GPUs that have not answered are `unknown`. Default: 60, for `full` 300.
+    #[arg(long, value_name = "SECONDS")]
+    deadline: Option<u64>,
+    /// PCI address of a GPU to test; may be repeated. Default: all that this process sees.
+    #[arg(long)]
+    gpu: Vec<String>,
+    /// Flips a bit, which has to be found: `register` or `memory` of a product, or `pattern`.
+    #[cfg(feature = "plant")]
+    #[arg(long, value_enum)]
+    plant: Option<Where>,
+    /// Which one: warp of the register, or word of the memory.
+    #[cfg(feature = "plant")]
+    #[arg(long, default_value_t = 0)]
+    at: u32,
+    /// Number of the bit.
+    #[cfg(feature = "plant")]
+    #[arg(long, default_value_t = 20)]
+    bit: u32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Length {
+    /// At most 10 s for eight GPUs.
+    Quick,
+    /// At most 90 s.
+    Full,
+}
+
+#[cfg(feature = "plant")]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Where {
+    Register,
+    Memory,
+    Pattern,
+}
+
+/// Repetitions.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    products: u32,
+    copies: u32,
+    patterns: u32,
+}
+
+impl Length {
+    fn times(self) -> Times {
+        match self {
+            Length::Quick => Times { products: 50, copies: 8, patterns: 1 },
+            Length::Full => Times { products: 1000, copies: 40, patterns: 8 },
+        }
+    }
+}
+
+/// Bits to flip, of each test.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plants {
+    product: Planted,
+    pattern: Option<(u64, u32)>,
+}
+
+impl Arguments {
+    fn deadline(&self) -> Duration {
+        let usual = match self.length {
+            Length::Quick => 60,
+            Length::Full => 300,
+        };
+        Duration::from_secs(self.deadline.unwrap_or(usual))
+    }
+
+    #[cfg(feature = "plant")]
+    fn plants(&self) -> Plants {
+        let word = Some((u64::from(self.at), self.bit));
+        match self.plant {
+            Some(Where::Register) => {
+                let register = Some(kernels::Plant { warp: self.at, bit: self.bit });
+                Plants { product: Planted { register, memory: None }, pattern: None }
+            }
+            Some(Where::Memory) => {
+                Plants { product: Planted { register: None, memory: word }, pattern: None }
+            }
+            Some(Where::Pattern) => Plants { pattern: word, ..Plants::default() },
+            None => Plants::default(),
+        }
+    }
+
+    #[cfg(not(feature = "plant"))]
+    fn plants(&self) -> Plants {
+        Plants::default()
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// Tests all GPUs at once, then the copies between them. Returns whether a value was wrong.
+fn run(arguments: &Arguments) -> Result<bool, String> {
+    let devices: Arc<[Device]> = wanted(Driver::load()?.devices()?, &arguments.gpu)?.into();
+    let nvml = Nvml::init().ok().map(Arc::new);
+    let (times, plants) = (arguments.length.times(), arguments.plants());
+    let mut wait = Wait {
+        until: Instant::now() + arguments.deadline(),
+        seconds: arguments.deadline().as_secs(),
+        any_wrong: false,
+    };
+    let each = (0..devices.len()).map(|place| {
+        let (devices, nvml) = (devices.clone(), nvml.clone());
+        let test = move |say: &dyn Fn(GpuSelfTested)| {
+            let Some(device) = devices.get(place) else { return };
+            test_one(nvml.as_deref(), device, times, plants, &|one| say(one.line(device, None)));
+        };
+        (place, test)
+    });
+    let unanswered = wait.all(each)?;
+    for device in unanswered.iter().filter_map(|place| devices.get(*place)) {
+        print(&Said::unknown("end", &wait.why()).line(device, None))?;
+    }
+    if unanswered.is_empty() && devices.len() > 1 {
+        let there = devices.clone();
+        let copies = move |say: &dyn Fn(GpuSelfTested)| between(nvml.as_deref(), &there, times, say);
+        if let (false, Some(first)) = (wait.all([(0, copies)])?.is_empty(), devices.first()) {
+            print(&Said::unknown("peer-copy", &wait.why()).line(first, None))?;
+        }
+    }
+    Ok(wait.any_wrong)
+}
+
+/// Waits for tests, until one time for all of them.
+struct Wait {
+    until: Instant,
+    seconds: u64,
+    any_wrong: bool,
+}
+
+impl Wait {
+    /// Runs tests at the same time, prints their lines, and returns the numbers of those that did not end in time. A thread in a
+    /// driver that hangs is not joined: it ends with the process.
+    fn all<T>(&mut self, tests: impl IntoIterator<Item = (usize, T)>) -> Result<BTreeSet<usize>, String>
+    where
+        T: FnOnce(&dyn Fn(GpuSelfTested)) + Send + 'static,
+    {
+        let (sender, lines) = mpsc::channel::<(usize, Option<GpuSelfTested>)>();
+        let mut open = BTreeSet::new();
+        for (number, test) in tests {
+            open.insert(number);
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                test(&|line| drop(sender.send((number, Some(line)))));
+                drop(sender.send((number, None)));
+            });
+        }
+        while !open.is_empty() {
+            match lines.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+                Ok((_, Some(line))) => self.any_wrong |= print(&line)?,
+                Ok((number, None)) => drop(open.remove(&number)),
+                Err(_) => break,
+            }
+        }
+        Ok(open)
+    }
+
+    fn why(&self) -> String {
+        format!("no answer within {} s", self.seconds)
+    }
+}
+
+/// The devices whose address is wanted.
+fn wanted(devices: Vec<Device>, addresses: &[String]) -> Result<Vec<Device>, String> {
+    if devices.is_empty() {
+        return Err("the driver shows no GPU to this process".to_owned());
+    }
+    for wanted in addresses {
+        if !devices.iter().any(|device| address(&device.pci) == address(wanted)) {
+            let known: Vec<String> = devices.iter().map(|device| address(&device.pci)).collect();
+            return Err(format!("no GPU {wanted} here; this process sees {}", known.join(", ")));
+        }
+    }
+    let is_wanted = |device: &Device| {
+        addresses.is_empty() || addresses.iter().any(|wanted| address(wanted) == address(&device.pci))
+    };
+    Ok(devices.into_iter().filter(is_wanted).collect())
+}
+
+/// An address as the kernel writes it: `0000:61:00.0` of NVML's `00000000:61:00.0`.
+fn address(pci: &str) -> String {
+    let pci = pci.to_lowercase();
+    let number = |domain: &str| u32::from_str_radix(domain, 16).ok();
+    let parts = pci.split_once(':').and_then(|(domain, rest)| Some((number(domain)?, rest)));
+    parts.map_or_else(|| pci.clone(), |(domain, rest)| format!("{domain:04x}:{rest}"))
+}
+
+/// Why a GPU must not be tested.
+fn in_use(nvml: Option<&Nvml>, device: &Device) -> Option<String> {
+    let Some(nvml) = nvml else {
+        return Some("NVML is not available: whether another process uses the GPU is not known".to_owned());
+    };
+    if card::is_partitioned(nvml, device) {
+        return Some("MIG is on: its devices are not tested".to_owned());
+    }
+    match card::other_processes(nvml, device) {
+        Err(why) => Some(why),
+        Ok(pids) if pids.is_empty() => None,
+        Ok(pids) => Some(format!(
+            "in use by process {}",
+            pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        )),
+    }
+}
+
+/// Held while a GPU is tested: a second test would share the card with the first, and both would measure half of it. Any user could
+/// hold it: the result is then `unknown`.
+fn alone(device: &Device) -> Result<UnixListener, String> {
+    let name = format!("railgate-gpu-selftest-{}", address(&device.pci));
+    let place = SocketAddr::from_abstract_name(name).map_err(|why| why.to_string())?;
+    UnixListener::bind_addr(&place).map_err(|_| "another self-test of this GPU is running".to_owned())
+}
+
+fn test_one(nvml: Option<&Nvml>, device: &Device, times: Times, plants: Plants, say: &dyn Fn(Said)) {
+    if let Some(why) = in_use(nvml, device) {
+        return say(Said::unknown("start", &why));
+    }
+    let _alone = match alone(device) {
+        Ok(held) => held,
+        Err(why) => return say(Said::unknown("start", &why)),
+    };
+    let context = match Context::of(device) {
+        Ok(context) => context,
+        Err(why) => return say(Said::unknown("start", &why)),
+    };
+    let kernels = match Kernels::compile(&context, device.capability, device.multiprocessors) {
+        Ok(kernels) => kernels,
+        Err(why) => return say(Said::unknown("start", &why)),
+    };
+    for of in TYPES {
+        if device.capability < of.since {
+            say(gemm::absent(of));
+            continue;
+        }
+        say(Said::of(format!("gemm-{}", of.name), || {
+            gemm::test(&context, &kernels, of, times.products, plants.product)
+        }));
+    }
+    say(Said::of("clock", || card::clock(nvml, device, &context, &kernels)));
+    say(Said::of("memory-bandwidth", || memory::bandwidth(&context, &kernels, times.copies)));
+    say(Said::of("memory-pattern", || memory::pattern(&context, &kernels, times.patterns, plants.pattern)));
+    say(Said::of("host-copy", || transfer::host(&context, &kernels, times.copies)));
+}
+
+/// Copies from each GPU to each other one, one after another.
+fn between(nvml: Option<&Nvml>, devices: &[Device], times: Times, say: &dyn Fn(GpuSelfTested)) {
+    let idle: Vec<&Device> = devices.iter().filter(|device| in_use(nvml, device).is_none()).collect();
+    for (place, from) in idle.iter().enumerate() {
+        for (_, to) in idle.iter().enumerate().filter(|(other, _)| *other != place) {
+            let said = Said::of("peer-copy", || {
+                let (_from, _to) = (alone(from)?, alone(to)?);
+                let (one, other) = (Context::of(from)?, Context::of(to)?);
+                one.enter()?;
+                let of_one = Kernels::compile(&one, from.capability, from.multiprocessors)?;
+                other.enter()?;
+                let of_other = Kernels::compile(&other, to.capability, to.multiprocessors)?;
+                transfer::peer((&one, &of_one), (&other, &of_other), times.copies)
+            });
+            say(said.line(from, Some(to)));
+        }
+    }
+}
+
+/// Prints a line at once. Returns whether it has a wrong value.
+fn print(line: &GpuSelfTested) -> Result<bool, String> {
+    let text = serde_json::to_string(line).map_err(|why| why.to_string())?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|why| format!("standard output: {why}"))?;
+    Ok(matches!(line.values, ValueCheck::Wrong { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_nvml_and_of_the_kernel_are_one() {
+        for (given, expected) in [
+            ("00000000:61:00.0", "0000:61:00.0"),
+            ("0000:61:00.0", "0000:61:00.0"),
+            ("00010000:0A:00.0", "10000:0a:00.0"),
+            ("00000001:C1:00.0", "0001:c1:00.0"),
+        ] {
+            assert_eq!(address(given), expected);
+        }
+    }
+}

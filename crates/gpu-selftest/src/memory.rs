@@ -1,0 +1,68 @@
+//! The memory of a GPU: how fast it is, and whether it keeps what is written.
+
+use railgate_model::ValueCheck;
+
+use crate::cuda::Context;
+use crate::kernels::{Findings, Kernels};
+use crate::said::{Outcome, wrong_values};
+
+/// Each of two buffers for the bandwidth: much more than any cache, at most this many bytes.
+const COPIED: usize = 4 << 30;
+/// Share of the free memory that the pattern fills, percent: the driver needs some of the rest.
+const FILLED_PERCENT: usize = 92;
+const SEED: u32 = 0x7A11_6A7E;
+
+/// GB/s of a copy inside the memory, read and written bytes together.
+pub(crate) fn bandwidth(context: &Context, kernels: &Kernels<'_>, times: u32) -> Result<Outcome, String> {
+    let bytes = COPIED.min(context.free_bytes()? / 3) & !0xFFFF;
+    let (from, to) = (context.buffer(bytes)?, context.buffer(bytes)?);
+    let stream = context.stream()?;
+    kernels.write_pattern(&stream, &from, SEED, false)?;
+    kernels.copy(&stream, &from, &to)?;
+    stream.wait()?;
+    let seconds = stream.timed(|| (0..times).try_for_each(|_| kernels.copy(&stream, &from, &to)))?;
+    Ok(Outcome::default().with("copy_gb_s", 2.0 * gigabytes(bytes) * f64::from(times) / seconds))
+}
+
+/// Fills almost all free memory with a pattern and its inverse, and reads it back.
+pub(crate) fn pattern(
+    context: &Context,
+    kernels: &Kernels<'_>,
+    times: u32,
+    planted: Option<(u64, u32)>,
+) -> Result<Outcome, String> {
+    let bytes = (context.free_bytes()? / 100 * FILLED_PERCENT) & !0xFFFF;
+    let all = context.buffer(bytes)?;
+    let stream = context.stream()?;
+    let findings = Findings::new(context)?;
+    let (mut write_s, mut read_s, mut compared) = (0.0, 0.0, 0);
+    for pass in 0..times {
+        for invert in [false, true] {
+            let seed = SEED.wrapping_add(pass);
+            write_s += stream.timed(|| kernels.write_pattern(&stream, &all, seed, invert))?;
+            planted.map_or(Ok(()), |(word, bit)| kernels.flip(&stream, &all, word, bit))?;
+            read_s += stream.timed(|| kernels.check_pattern(&stream, &all, seed, invert, &findings))?;
+            compared += u64::try_from(bytes / 8).unwrap_or(u64::MAX);
+            let (wrong, _, first) = findings.read()?;
+            if wrong > 0 {
+                let first = wrong_values(&first, 8, |at| format!("byte {at:#x}"));
+                return Ok(Outcome {
+                    values: ValueCheck::Wrong { compared, wrong, first },
+                    ..Outcome::default()
+                });
+            }
+        }
+    }
+    let moved = gigabytes(bytes) * 2.0 * f64::from(times);
+    let outcome = Outcome { values: ValueCheck::Right { compared, digest: None }, ..Outcome::default() };
+    Ok(outcome
+        .with("filled_gb", gigabytes(bytes))
+        .with("write_gb_s", moved / write_s)
+        .with("read_gb_s", moved / read_s))
+}
+
+pub(crate) fn gigabytes(bytes: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a figure with few digits")]
+    let bytes = bytes as f64;
+    bytes / 1e9
+}

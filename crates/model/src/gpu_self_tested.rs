@@ -1,0 +1,62 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The result of one test of one GPU: a line of `railgate-gpu-selftest`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuSelfTested {
+    /// Address on the PCI bus, `0000:61:00.0`; of a copy between two GPUs the source.
+    pub gpu: String,
+    /// The other GPU of a copy between two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// As the driver names the card: `NVIDIA H200`.
+    pub model: String,
+    /// Name of the test, for example `gemm-bf16`.
+    pub test: String,
+    /// Time that it took, seconds.
+    pub seconds: f64,
+    /// Whether what was computed or copied is right.
+    pub values: ValueCheck,
+    /// Figures by their name, which ends with the unit, for example `rate_tflops`.
+    pub measured: BTreeMap<String, f64>,
+    /// Why there is no result, or not all of it: that is neither good nor bad.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+}
+
+/// Comparison of every value with what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ValueCheck {
+    /// The test has no values, or did not come to comparing them.
+    None,
+    /// All are right.
+    Right {
+        /// Values that were compared.
+        compared: u64,
+        /// Digest of a product: the same on every card, in hexadecimal digits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<String>,
+    },
+    /// Some are wrong.
+    Wrong {
+        /// Values that were compared.
+        compared: u64,
+        /// Number of wrong ones.
+        wrong: u64,
+        /// The first of them, at most eight.
+        first: Vec<WrongValue>,
+    },
+}
+
+/// A value that a GPU computed or kept wrongly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrongValue {
+    /// Where: `tile 3,17, row 402, column 2190`, or `byte 0x1f00`.
+    pub place: String,
+    /// Its bits, in hexadecimal digits.
+    pub got: String,
+    /// The right bits.
+    pub want: String,
+}
