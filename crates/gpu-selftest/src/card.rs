@@ -16,7 +16,7 @@ const BETWEEN: Duration = Duration::from_millis(20);
 
 /// Processes that use a GPU, other than this one; an error if that is not known.
 pub(crate) fn other_processes(nvml: &Nvml, device: &Device) -> Result<Vec<u32>, String> {
-    let card = nvml.device_by_pci_bus_id(device.pci.as_str()).map_err(|why| format!("NVML: {why}"))?;
+    let card = nvml.device_by_pci_bus_id(device.pci.to_string()).map_err(|why| format!("NVML: {why}"))?;
     let processes =
         card.running_compute_processes().map_err(|why| format!("NVML: list of processes: {why}"))?;
     Ok(processes.into_iter().map(|one| one.pid).filter(|pid| *pid != std::process::id()).collect())
@@ -24,7 +24,7 @@ pub(crate) fn other_processes(nvml: &Nvml, device: &Device) -> Result<Vec<u32>, 
 
 /// Whether MIG is on. A card without MIG has no answer.
 pub(crate) fn is_partitioned(nvml: &Nvml, device: &Device) -> bool {
-    let mode = nvml.device_by_pci_bus_id(device.pci.as_str()).and_then(|card| card.mig_mode());
+    let mode = nvml.device_by_pci_bus_id(device.pci.to_string()).and_then(|card| card.mig_mode());
     mode.is_ok_and(|mode| mode.current != 0)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn clock(
     for _ in 0..times.min(900) {
         multiply()?;
     }
-    let card = nvml.and_then(|nvml| nvml.device_by_pci_bus_id(device.pci.as_str()).ok());
+    let card = nvml.and_then(|nvml| nvml.device_by_pci_bus_id(device.pci.to_string()).ok());
     let (mut shown, mut watts) = (Vec::new(), Vec::new());
     for _ in 0..COUNTED.as_millis() / BETWEEN.as_millis() {
         std::thread::sleep(BETWEEN);

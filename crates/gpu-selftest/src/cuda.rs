@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use railgate_model::PciAddress;
 
 fn said(call: &str) -> impl Fn(DriverError) -> String + '_ {
     move |why| {
@@ -29,8 +30,7 @@ pub(crate) struct Driver(());
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     device: sys::CUdevice,
-    /// Address on the PCI bus, `00000000:61:00.0`, as NVML writes it.
-    pub(crate) pci: String,
+    pub(crate) pci: PciAddress,
     /// `NVIDIA H200`.
     pub(crate) name: String,
     pub(crate) multiprocessors: u32,
@@ -68,9 +68,11 @@ fn device(ordinal: c_int) -> Result<Device, String> {
         Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
     ]
     .map(number);
+    let byte = |value: u32| u8::try_from(value).map_err(|_| format!("PCI address with {value}"));
+    let pci = PciAddress { domain: domain?, bus: byte(bus?)?, device: byte(slot?)?, function: 0 };
     Ok(Device {
         device,
-        pci: format!("{:08X}:{:02X}:{:02X}.0", domain?, bus?, slot?),
+        pci,
         name: result::device::get_name(device).map_err(said("cuDeviceGetName"))?,
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         capability: 10 * number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use railgate_model::{GpuSelfTested, ValueCheck, WrongValue};
 
-use crate::address;
 use crate::cuda::Device;
 use crate::kernels::WrongWord;
 
@@ -57,8 +56,8 @@ impl Said {
     /// The line that is printed; `to`: the other GPU of a copy between two.
     pub(crate) fn line(self, of: &Device, to: Option<&Device>) -> GpuSelfTested {
         GpuSelfTested {
-            gpu: address(&of.pci),
-            to: to.map(|to| address(&to.pci)),
+            gpu: of.pci,
+            to: to.map(|to| to.pci),
             model: of.name.clone(),
             test: self.test,
             seconds: self.seconds,

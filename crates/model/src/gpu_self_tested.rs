@@ -2,14 +2,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::PciAddress;
+
 /// The result of one test of one GPU: a line of `railgate-gpu-selftest`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuSelfTested {
     /// Address on the PCI bus, `0000:61:00.0`; of a copy between two GPUs the source.
-    pub gpu: String,
+    pub gpu: PciAddress,
     /// The other GPU of a copy between two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<String>,
+    pub to: Option<PciAddress>,
     /// As the driver names the card: `NVIDIA H200`.
     pub model: String,
     /// Name of the test, for example `gemm-bf16`.

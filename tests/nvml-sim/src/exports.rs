@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
-use railgate_model::{Access, Gpu, Reading, RecoveryAction};
+use railgate_model::{Access, Gpu, PciAddress, Reading, RecoveryAction};
 
 use crate::answer::{
     Device, GPU_IS_LOST, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED,
@@ -189,6 +189,21 @@ unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut De
         // SAFETY: not null, and NVML requires a NUL-terminated text.
         let uuid = unsafe { CStr::from_ptr(uuid) }.to_string_lossy();
         let found = scenario.gpus.iter().position(|gpu| gpu.uuid.known().is_some_and(|own| *own == uuid));
+        // SAFETY: the caller passes null or a valid `out`.
+        unsafe { put(out, handle(length(found.ok_or(NOT_FOUND)?))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(address: *const c_char, out: *mut Device) -> Return {
+    system("nvmlDeviceGetHandleByPciBusId_v2", |scenario| {
+        if address.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and NVML requires a NUL-terminated text.
+        let address = unsafe { CStr::from_ptr(address) }.to_string_lossy();
+        let address: PciAddress = address.parse().map_err(|_| INVALID_ARGUMENT)?;
+        let found = scenario.gpus.iter().position(|gpu| gpu.pci.known() == Some(&address));
         // SAFETY: the caller passes null or a valid `out`.
         unsafe { put(out, handle(length(found.ok_or(NOT_FOUND)?))) }
     })

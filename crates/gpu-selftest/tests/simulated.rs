@@ -1,0 +1,225 @@
+//! The program against a simulated libcuda and libnvidia-ml: what it prints of cards that are well, wrong, busy, slow to answer or
+//! absent.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use cuda::{Device, Wrong};
+use railgate_model::{GpuProcess, GpuSelfTested, PciAddress, Reading, ValueCheck};
+use tempfile::TempDir;
+
+const TYPES: [&str; 6] = ["bf16", "fp16", "tf32", "fp8", "int8", "fp64"];
+
+/// Two cards, whose addresses no other test uses, because one test of a card excludes another.
+struct Machine {
+    dir: TempDir,
+    cuda: cuda::Scenario,
+    nvml: nvidia_ml::Scenario,
+    addresses: Vec<PciAddress>,
+}
+
+impl Machine {
+    fn new(first_bus: i32) -> Self {
+        let profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
+        let mut gpus = railgate_simulate::simulated(&profile, &[]).gpus.data().unwrap().clone();
+        gpus.gpus.truncate(2);
+        gpus.count = Reading::Known(2);
+        let buses = [first_bus, first_bus + 1];
+        let addresses: Vec<PciAddress> =
+            buses.iter().map(|bus| format!("0000:{bus:02x}:00.0").parse().unwrap()).collect();
+        for (gpu, address) in gpus.gpus.iter_mut().zip(&addresses) {
+            gpu.pci = Reading::Known(*address);
+            gpu.processes = Reading::Known(Vec::new());
+        }
+        let device = |bus| Device { bus, name: "NVIDIA H200".to_owned(), capability: 90, free_mib: 600 };
+        Machine {
+            dir: tempfile::tempdir().unwrap(),
+            cuda: cuda::Scenario { devices: buses.map(device).to_vec(), ..cuda::Scenario::default() },
+            nvml: nvidia_ml::Scenario::of(&gpus),
+            addresses,
+        }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.cuda.install(self.dir.path()).unwrap();
+        nvidia_ml::install(self.dir.path(), &self.nvml).unwrap();
+        program(self.dir.path(), arguments)
+    }
+
+    /// Exit code and lines.
+    fn lines(&self, arguments: &[&str]) -> (i32, Vec<GpuSelfTested>) {
+        let output = self.run(&[&["--products", "1"], arguments].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (output.status.code().unwrap(), lines)
+    }
+}
+
+fn program(libraries: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_railgate-gpu-selftest"))
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", libraries)
+        .output()
+        .unwrap()
+}
+
+fn of<'a>(lines: &'a [GpuSelfTested], gpu: &PciAddress, test: &str) -> &'a GpuSelfTested {
+    let mut found = lines.iter().filter(|line| line.gpu == *gpu && line.test == test);
+    let one = found.next().unwrap_or_else(|| panic!("{gpu} {test} is not among {lines:?}"));
+    assert_eq!(found.next(), None);
+    one
+}
+
+fn why(line: &GpuSelfTested) -> &str {
+    line.unknown.as_deref().unwrap_or_else(|| panic!("{line:?}"))
+}
+
+#[test]
+fn cards_that_are_well_have_one_digest_of_each_type() {
+    let machine = Machine::new(0x10);
+    let (code, lines) = machine.lines(&[]);
+    assert_eq!(code, 0, "{lines:?}");
+    let [one, other] = &machine.addresses[..] else { panic!() };
+    for name in TYPES {
+        let test = format!("gemm-{name}");
+        let values = &of(&lines, one, &test).values;
+        let ValueCheck::Right { compared, digest: Some(digest) } = values else { panic!("{values:?}") };
+        assert_eq!((*compared, digest.len()), (4096 * 4096, 16));
+        assert_eq!(values, &of(&lines, other, &test).values);
+    }
+    for gpu in &machine.addresses {
+        for (test, figures) in [
+            ("clock", &["sm_clock_mhz", "slowest_sm_clock_mhz", "nvml_sm_clock_mhz", "power_w"][..]),
+            ("memory-bandwidth", &["copy_gb_s"]),
+            ("memory-pattern", &["filled_gb", "read_gb_s", "write_gb_s"]),
+            ("host-copy", &["host_to_device_gb_s", "device_to_host_gb_s"]),
+            ("peer-copy", &["peer_gb_s"]),
+        ] {
+            let line = of(&lines, gpu, test);
+            assert_eq!(line.unknown, None);
+            assert!(
+                figures.iter().all(|name| line.measured.get(*name).is_some_and(|value| *value > 0.0)),
+                "{line:?}"
+            );
+        }
+        assert_eq!(of(&lines, gpu, "clock").measured["sm_clock_mhz"], 1980.0);
+        assert_ne!(of(&lines, gpu, "peer-copy").to.as_ref(), Some(gpu));
+    }
+    assert_eq!(lines.len(), 2 * (TYPES.len() + 5));
+}
+
+#[test]
+fn a_wrong_bit_is_found_with_its_place() {
+    let mut machine = Machine::new(0x20);
+    let word = 402 * 4096 + 2190;
+    machine.cuda.wrong = vec![Wrong { device: 1, kernel: "gemm_bf16".to_owned(), word, bit: 22 }];
+    let (code, lines) = machine.lines(&[]);
+    assert_eq!(code, 1);
+    let ValueCheck::Wrong { wrong, first, .. } = &of(&lines, &machine.addresses[1], "gemm-bf16").values
+    else {
+        panic!("{lines:?}")
+    };
+    assert_eq!((*wrong, first[0].place.as_str()), (1, "tile 3,17, row 402, column 2190"));
+    let bits = |text: &str| u32::from_str_radix(text, 16).unwrap();
+    assert_eq!(bits(&first[0].got) ^ bits(&first[0].want), 1 << 22);
+    let well = |line: &&GpuSelfTested| !matches!(line.values, ValueCheck::Wrong { .. });
+    assert_eq!(lines.iter().filter(well).count(), lines.len() - 1);
+}
+
+#[test]
+fn a_card_that_another_process_uses_is_not_touched() {
+    let mut machine = Machine::new(0x30);
+    let process = GpuProcess {
+        pid: 4711,
+        used_mib: Reading::Known(512),
+        name: Reading::Failed("not read".to_owned()),
+        uid: Reading::Failed("not read".to_owned()),
+        exiting: false,
+        slurm_job: Reading::Known(None),
+    };
+    machine.nvml.gpus[0].processes = Reading::Known(vec![process]);
+    let (code, lines) = machine.lines(&[]);
+    let used = &machine.addresses[0];
+    assert_eq!((code, why(of(&lines, used, "start"))), (0, "in use by process 4711"));
+    assert_eq!(lines.iter().filter(|line| line.gpu == *used || line.to.as_ref() == Some(used)).count(), 1);
+    assert_eq!(of(&lines, &machine.addresses[1], "gemm-bf16").unknown, None);
+}
+
+#[test]
+fn two_tests_of_one_card_exclude_each_other() {
+    let machine = Machine::new(0x40);
+    let name = format!("railgate-gpu-selftest-{}", machine.addresses[1]);
+    let held = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    let (code, lines) = machine.lines(&[]);
+    assert_eq!(
+        (code, why(of(&lines, &machine.addresses[1], "start"))),
+        (0, "another self-test of this GPU is running")
+    );
+    drop(held);
+}
+
+#[test]
+fn a_driver_that_hangs_costs_the_deadline_and_is_unknown() {
+    let mut machine = Machine::new(0x50);
+    machine.cuda.hang.insert("cuMemHostAlloc".to_owned());
+    let (code, lines) = machine.lines(&["--deadline", "6"]);
+    assert_eq!(code, 0);
+    for gpu in &machine.addresses {
+        assert_eq!(why(of(&lines, gpu, "end")), "no answer within 6 s");
+        assert_eq!(of(&lines, gpu, "gemm-bf16").unknown, None);
+    }
+}
+
+#[test]
+fn errors_of_the_driver_are_unknown_with_its_words() {
+    let mut machine = Machine::new(0x60);
+    machine.cuda.devices[0].free_mib = 60;
+    machine.cuda.devices[1].capability = 80;
+    let (code, lines) = machine.lines(&[]);
+    assert_eq!(code, 0);
+    let [small, old] = machine.addresses[..] else { panic!() };
+    let told = why(of(&lines, &small, "gemm-bf16"));
+    assert_eq!(told, "cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+    assert_eq!(why(of(&lines, &old, "gemm-fp8")), "this card does not have the type");
+    machine.cuda.fail.insert("cuDevicePrimaryCtxRetain".to_owned(), 46);
+    let (code, lines) = machine.lines(&["--gpu", &small.to_string()]);
+    let told = why(of(&lines, &small, "start"));
+    assert_eq!(code, 0);
+    assert!(told.ends_with("busy or unavailable (CUDA_ERROR_DEVICE_UNAVAILABLE)"), "{told}");
+    assert_eq!(lines.len(), 1);
+}
+
+#[test]
+fn without_a_driver_or_a_gpu_nothing_is_tested() {
+    let empty = tempfile::tempdir().unwrap();
+    let output = program(empty.path(), &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(said, "error: libcuda.so.1 cannot be loaded: no NVIDIA driver is installed here\n");
+    let mut machine = Machine::new(0x70);
+    machine.cuda.fail.insert("cuInit".to_owned(), 100);
+    let output = machine.run(&[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(said, "error: cuInit: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE)\n");
+    machine.cuda.fail.clear();
+    let output = machine.run(&["--gpu", "0000:99:00.0"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(said, "error: no GPU 0000:99:00.0 here; this process sees 0000:70:00.0, 0000:71:00.0\n");
+}
+
+/// Without NVML nobody knows whether another job works on the card.
+#[test]
+fn without_nvml_no_card_is_touched() {
+    let machine = Machine::new(0x78);
+    machine.cuda.install(machine.dir.path()).unwrap();
+    let output = program(machine.dir.path(), &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert_eq!(text.matches("whether another process uses the GPU is not known").count(), 2, "{text}");
+}
