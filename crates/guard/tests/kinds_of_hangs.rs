@@ -78,20 +78,20 @@ const KINDS: [Kind; 33] = [
     kind("two ranks of a node end", &[8, 9], Ends(ProcessExit::Code(1)), true, Named(Gone, 60)),
     kind("SIGSTOP", &[3], Is('T', "do_signal_stop", 0.0, 0.0), true, Named(Stopped, 60)),
     kind("SIGSTOP, no profiler", &[3], Is('T', "do_signal_stop", 0.0, 0.0), false, Named(Stopped, 60)),
-    kind("SIGSTOP of a whole node", NODE_2, Is('T', "do_signal_stop", 0.0, 0.0), true, Named(Stopped, 260)),
+    kind("SIGSTOP of a whole node", NODE_2, Is('T', "do_signal_stop", 0.0, 0.0), true, Named(Stopped, 180)),
     kind("sleep in Python", &[6], SLEEP, true, Named(Behind, 180)),
     kind("sleep in Python, no profiler", &[6], SLEEP, false, Named(Behind, 180)),
     kind("sleep of the first rank", &[0], SLEEP, true, Named(Behind, 180)),
     kind("sleep of three ranks", &[10, 11, 12], SLEEP, true, Named(Behind, 180)),
-    kind("sleep of a whole node", NODE_2, SLEEP, true, Named(Behind, 260)),
-    kind("sleep of a whole node, no profiler", NODE_2, SLEEP, false, Named(Behind, 260)),
+    kind("sleep of a whole node", NODE_2, SLEEP, true, Named(Behind, 180)),
+    kind("sleep of a whole node, no profiler", NODE_2, SLEEP, false, Named(Behind, 180)),
     kind("deadlock of threads", &[27], LOCK, true, Named(Behind, 180)),
     kind("deadlock of threads, no profiler", &[27], LOCK, false, Named(Behind, 180)),
     kind("stuck loader worker", &[14], LOADER, true, Named(Behind, 180)),
-    kind("stuck loaders of a whole node", NODE_2, LOADER, true, Named(Behind, 260)),
+    kind("stuck loaders of a whole node", NODE_2, LOADER, true, Named(Behind, 180)),
     kind("dead FUSE", &[1], FUSE, true, Named(Storage, 180)),
     kind("dead NFS, no profiler", &[1], NFS, false, Named(Storage, 180)),
-    kind("dead NFS on a whole node", NODE_2, NFS, true, Named(Storage, 260)),
+    kind("dead NFS on a whole node", NODE_2, NFS, true, Named(Storage, 180)),
     kind(
         "checkpoint that never returns",
         &[0],
@@ -103,7 +103,7 @@ const KINDS: [Kind; 33] = [
     kind("stuck in the driver, no profiler", &[20], DRIVER, false, Named(Blocked, 180)),
     kind("collectives in another order", ALL, Does::Waits, true, NoRank(AllWait, 260)),
     kind("collectives of another size", ALL, Does::Waits, false, NoRank(AllWait, 260)),
-    kind("a small GPU kernel that never ends", &[4], OneBlock, true, Named(OwnGpu, 260)),
+    kind("a small GPU kernel that never ends", &[4], OneBlock, true, Named(OwnGpu, 180)),
     kind("a large GPU kernel that never ends", &[4], Computes, true, Nothing),
     kind("an endless loop on the CPU", &[4], Is('R', "", 100.0, 0.0), true, Nothing),
     kind("a rank that swaps", &[4], Is('D', "io_schedule", 2.0, 40e6), true, Nothing),
@@ -188,6 +188,8 @@ fn named(kind: &Kind) -> Option<(Hang, u64)> {
     let node =
         |at| Node { guard: Guard::new(config.clone(), Hangs::default()), first: at * EACH, standing: None };
     let mut nodes: Vec<Node> = (0..NODES).map(node).collect();
+    let after_ms = u64::try_from(config.after.as_millis()).unwrap();
+    let mut late_samples = 0;
     for sample in 0..120 {
         let now = START + sample * SAMPLE;
         let after = (now + SAMPLE).saturating_sub(FAULT) / 1000;
@@ -195,8 +197,12 @@ fn named(kind: &Kind) -> Option<(Hang, u64)> {
         if let Some(News::Named(hang)) = all.into_iter().next() {
             return Some((hang, after));
         }
-        // Once a minute the first node reads what the others have written.
-        if sample % 12 == 0 && nodes.first().is_some_and(|first| first.standing.is_some()) {
+        // Once the first node has stood still for `after`, it reads what the others have written 20 s later, then every 30 s, as the
+        // sampler does.
+        let own = nodes.first().and_then(|first| first.standing.as_ref());
+        let late = own.is_some_and(|wait| wait.as_of - wait.since >= after_ms);
+        late_samples = if late { late_samples + 1 } else { 0 };
+        if late_samples > 4 && (late_samples - 5) % 6 == 0 {
             let standing: Vec<(String, NodeWait)> = (0..)
                 .zip(&nodes)
                 .filter_map(|(at, node): (u32, &Node)| Some((format!("n{at}"), node.standing.clone()?)))
