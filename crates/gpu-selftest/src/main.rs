@@ -298,19 +298,38 @@ fn test_one(nvml: Option<&Nvml>, device: &Device, times: Times, plants: Plants, 
 /// Copies from each GPU to each other one, one after another.
 fn between(nvml: Option<&Nvml>, devices: &[Device], times: Times, say: &dyn Fn(GpuSelfTested)) {
     let idle: Vec<&Device> = devices.iter().filter(|device| in_use(nvml, device).is_none()).collect();
-    for (place, from) in idle.iter().enumerate() {
-        for (_, to) in idle.iter().enumerate().filter(|(other, _)| *other != place) {
-            let said = Said::of("peer-copy", || {
-                let (_from, _to) = (alone(from)?, alone(to)?);
-                let (one, other) = (Context::of(from)?, Context::of(to)?);
-                one.enter()?;
-                let of_one = Kernels::compile(&one, from.capability, from.multiprocessors)?;
-                other.enter()?;
-                let of_other = Kernels::compile(&other, to.capability, to.multiprocessors)?;
-                transfer::peer((&one, &of_one), (&other, &of_other), times.copies)
+    let contexts: Vec<_> = idle.iter().map(|device| Context::of(device)).collect();
+    // Compiled once for each card, not for each pair.
+    let ready: Vec<_> =
+        idle.iter().zip(&contexts).map(|(device, context)| End::new(device, context)).collect();
+    for (place, from) in ready.iter().enumerate() {
+        for (_, to) in ready.iter().enumerate().filter(|(other, _)| *other != place) {
+            let said = Said::of("peer-copy", || match (&from.ready, &to.ready) {
+                (Ok((one, of_one, _)), Ok((other, of_other, _))) => {
+                    transfer::peer((one, of_one), (other, of_other), times.copies)
+                }
+                (Err(why), _) | (_, Err(why)) => Err(why.clone()),
             });
-            say(said.line(from, Some(to)));
+            say(said.line(from.device, Some(to.device)));
         }
+    }
+}
+
+/// A card that copies, held until the end of all copies.
+struct End<'c> {
+    device: &'c Device,
+    ready: Result<(&'c Context, Kernels<'c>, UnixListener), String>,
+}
+
+impl<'c> End<'c> {
+    fn new(device: &'c Device, context: &'c Result<Context, String>) -> Self {
+        let ready = || {
+            let context = context.as_ref().map_err(Clone::clone)?;
+            let held = alone(device)?;
+            context.enter()?;
+            Ok((context, Kernels::compile(context, device.capability, device.multiprocessors)?, held))
+        };
+        End { device, ready: ready() }
     }
 }
 

@@ -223,3 +223,27 @@ fn without_nvml_no_card_is_touched() {
     assert_eq!(text.lines().count(), 2, "{text}");
     assert_eq!(text.matches("whether another process uses the GPU is not known").count(), 2, "{text}");
 }
+
+/// `cargo test -p railgate-gpu-selftest --features plant`; on a card `tests/gpu` asks for the same.
+#[cfg(feature = "plant")]
+#[test]
+fn planted_bits_are_found() {
+    let machine = Machine::new(0x80);
+    let gpu = machine.addresses[0].to_string();
+    let wrong = |plant: &str, at: &str| {
+        let (code, lines) = machine.lines(&["--gpu", &gpu, "--plant", plant, "--at", at, "--bit", "20"]);
+        assert_eq!(code, 1, "{lines:?}");
+        let found = lines.iter().filter_map(|line| match &line.values {
+            ValueCheck::Wrong { first, .. } => Some((line.test.clone(), first[0].place.clone())),
+            _ => None,
+        });
+        found.collect::<Vec<_>>()
+    };
+    let register = wrong("register", "37");
+    assert_eq!(register.len(), TYPES.len());
+    // Warp 5 of block 4: the second row of warps, the second column.
+    assert_eq!(register[0], ("gemm-bf16".to_owned(), "tile 0,4, row 64, column 544".to_owned()));
+    let memory = wrong("memory", "5000000");
+    assert_eq!(memory[0].1, "tile 9,22, row 1220, column 2880");
+    assert_eq!(wrong("pattern", "7"), [("memory-pattern".to_owned(), "byte 0x18".to_owned())]);
+}
