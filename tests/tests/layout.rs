@@ -16,7 +16,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ("rankfile", &[], "`rankfile` runs inside training processes: it brings no other crate with it"),
     ("child", &[], "`child` isolates any work that may hang"),
     ("model", &["text"], "`model` is plain data that every other crate uses"),
-    ("gpu-selftest", &["model"], "`gpu-selftest` runs on a GPU that may hang: it computes, and judges nothing"),
+    (
+        "gpu-selftest",
+        &["model"],
+        "`gpu-selftest` runs on a GPU that may hang: it computes, and judges nothing",
+    ),
     ("fsutil", &["text"], "`fsutil` opens and replaces files of any content"),
     ("fabric", &["text"], "`fabric` is pure and handles switches, not nodes (decision 0005)"),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),

@@ -1,6 +1,7 @@
 //! Thirty-three kinds of hangs of a job on four nodes with eight ranks each, on a simulated clock: who is named, as what, and how soon.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use railgate_guard::{
     Counts, CountsOf, Guard, GuardConfig, Look, News, RankLook, RankOps, RankState, judge_nodes,
@@ -188,7 +189,6 @@ fn named(kind: &Kind) -> Option<(Hang, u64)> {
     let node =
         |at| Node { guard: Guard::new(config.clone(), Hangs::default()), first: at * EACH, standing: None };
     let mut nodes: Vec<Node> = (0..NODES).map(node).collect();
-    let after_ms = u64::try_from(config.after.as_millis()).unwrap();
     let mut late_samples = 0;
     for sample in 0..120 {
         let now = START + sample * SAMPLE;
@@ -200,7 +200,7 @@ fn named(kind: &Kind) -> Option<(Hang, u64)> {
         // Once the first node has stood still for `after`, it reads what the others have written 20 s later, then every 30 s, as the
         // sampler does.
         let own = nodes.first().and_then(|first| first.standing.as_ref());
-        let late = own.is_some_and(|wait| wait.as_of - wait.since >= after_ms);
+        let late = own.is_some_and(|wait| Duration::from_millis(wait.as_of - wait.since) >= config.after);
         late_samples = if late { late_samples + 1 } else { 0 };
         if late_samples > 4 && (late_samples - 5) % 6 == 0 {
             let standing: Vec<(String, NodeWait)> = (0..)
