@@ -3,13 +3,29 @@
 //! Prints one line of JSON per device, at once, so that a device that hangs only affects those after it:
 //! `{"device": "mlx5_0", "gbps": 187.3, "bytes": 536870912, "error": null}`. The exit code is 0 if every device was tried; the gate
 //! judges the results.
+//!
+//! `railgate-rdma-selftest serve DEVICE` and `connect DEVICE HOST:PORT`: test one device with that of another node, as the user of
+//! a job. Both ends prove that they know the job's key, write and read the other's memory, compare it, and measure bandwidth and
+//! latency in both directions. Each prints one line of JSON ([`outcome::Outcome`]); exit code 3: nothing could be measured.
 
+mod arguments;
+mod handshake;
+mod key;
+mod link;
 mod loopback;
+mod measure;
+mod message;
+mod outcome;
+mod pair;
+mod pattern;
+mod verbs;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
+
+use arguments::Command;
 
 /// The result of one device.
 #[derive(Debug, Serialize)]
@@ -24,11 +40,28 @@ struct Said {
 }
 
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if wanted.is_empty() || wanted.iter().any(|name| name.starts_with('-')) {
-        eprintln!("usage: railgate-rdma-selftest DEVICE…");
-        return ExitCode::from(2);
+    let words: Result<Vec<String>, _> = std::env::args_os().skip(1).map(|word| word.into_string()).collect();
+    let command = match words {
+        Ok(words) => arguments::parse(&words),
+        Err(_) => Err("an argument is not UTF-8".to_owned()),
+    };
+    match command {
+        Ok(Command::Loopback(wanted)) => loopbacks(wanted),
+        Ok(Command::Pair(wanted)) => pair::run(&wanted),
+        Ok(Command::Help) => {
+            let text = format!("{}\n{}\n", arguments::USAGE, arguments::HELP);
+            let printed = std::io::stdout().write_all(text.as_bytes());
+            if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(3) }
+        }
+        Err(why) => {
+            eprintln!("{}\nerror: {why}", arguments::USAGE);
+            ExitCode::from(2)
+        }
     }
+}
+
+/// Tests each device with itself.
+fn loopbacks(wanted: Vec<String>) -> ExitCode {
     let devices = match ibverbs::devices() {
         Ok(devices) => devices,
         Err(why) => {
