@@ -7,6 +7,8 @@ failed=0
 echo
 # shellcheck source=tests/vm/verbs.sh
 . "$here/verbs.sh"
+# shellcheck source=tests/vm/pair.sh
+. "$here/pair.sh"
 # shellcheck source=tests/vm/memory.sh
 . "$here/memory.sh"
 [[ $failed == 0 ]] && echo "ok: all"

@@ -1,13 +1,15 @@
 #!/bin/bash
 # A virtual machine with Debian's kernel, for features that this machine's kernel may lack: a real verbs device (rdma_rxe over
 # veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory under
-# Slurm. `run.sh PROGRAMS SELFTEST`, with the folder of the built programs, prints one line for each check and exits with 0 if
-# all have the expected result. The kernel is kept in /var/cache/railgate/vm.
+# Slurm. `run.sh PROGRAMS SELFTEST PLANTED`, with the folder of the built programs and the self-test built without and with
+# `--features plant`, prints one line for each check and exits with 0 if all have the expected result. The kernel is kept in
+# /var/cache/railgate/vm.
 set -euo pipefail
 
-[[ $# == 2 ]] || { echo "usage: run.sh PROGRAMS SELFTEST" >&2; exit 2; }
+[[ $# == 3 ]] || { echo "usage: run.sh PROGRAMS SELFTEST PLANTED" >&2; exit 2; }
 built=$(realpath "$1")
 selftest=$(realpath "$2")
+planted=$(realpath "$3")
 here=$(dirname "$(realpath "$0")")
 cache=/var/cache/railgate/vm
 work=$(mktemp -d)
@@ -48,11 +50,12 @@ initramfs() {
 programs() {
     local name
     mkdir -p "$cache/programs"
-    cp "$here"/{inside,verbs,memory}.sh "$cache/programs/"
+    cp "$here"/{inside,verbs,pair,memory}.sh "$cache/programs/"
     for name in railgate railgate-{prolog,epilog,epilog-ctld}; do
         strip -o "$cache/programs/$name" "$built/$name"
     done
     strip -o "$cache/programs/selftest" "$selftest"
+    strip -o "$cache/programs/selftest-planted" "$planted"
 }
 
 kernel

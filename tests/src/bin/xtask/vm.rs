@@ -47,6 +47,19 @@ fn building(release: bool) -> Command {
     command
 }
 
+/// The self-test that can send wrong data, for the tests of a pair.
+fn building_planted() -> Command {
+    let mut command = building(false);
+    command.args(["--features", "plant"]);
+    command
+}
+
+fn testing() -> Command {
+    let mut command = cargo(&["test", "--quiet", "--locked", "--target-dir"]);
+    command.arg(target());
+    command
+}
+
 fn linting() -> Command {
     let mut command = cargo(&["clippy", "--quiet", "--target-dir"]);
     command.arg(target());
@@ -65,9 +78,18 @@ pub(super) fn build_ahead() {
     if BUILD.iter().any(|(program, _)| packages::find(program).is_none()) {
         return;
     }
-    for command in [building(false), linting()] {
+    for command in [building_planted(), building(false), linting()] {
         let _ = steps::run(build::behind_others(&command).stderr(Stdio::null()));
     }
+}
+
+/// Builds the self-test that can send wrong data and returns its path, beside that of the ordinary one: cargo gives both the same
+/// name, so that the next build replaces it.
+fn planted() -> Result<PathBuf> {
+    steps::run(&mut building_planted())?;
+    let path = target().join("debug/railgate-rdma-selftest-planted");
+    std::fs::copy(target().join("debug/railgate-rdma-selftest"), &path)?;
+    Ok(path)
 }
 
 /// Installs what [`run`] needs.
@@ -75,7 +97,7 @@ pub(super) fn need() -> Result<()> {
     packages::need(&[&BUILD[..], &MACHINE].concat())
 }
 
-/// Builds and lints the self-test, and runs it and the fabric checks in the virtual machine. Skipped with a message if the
+/// Builds, lints and tests the self-test, and runs it and the fabric checks in the virtual machine. Skipped with a message if the
 /// distribution lacks a package.
 pub(super) fn run(all: &mut Steps) {
     const NAME: &str = "virtual machine: a verbs device, control groups v2";
@@ -88,6 +110,8 @@ pub(super) fn run(all: &mut Steps) {
     all.step("RDMA self-test", || {
         steps::run(&mut cargo(&["fmt", "--check"]))?;
         steps::run(&mut linting())?;
+        steps::run(&mut testing())?;
+        planted()?;
         rdma_selftest(false)?;
         let packages = ["railgate-cli", "railgate-prolog", "railgate-epilog", "railgate-epilog-ctld"];
         steps::run(build::cargo().args(["build", "--quiet"]).args(packages.map(|name| format!("-p{name}"))))
@@ -104,6 +128,8 @@ pub(super) fn run(all: &mut Steps) {
             bail!("the virtual machine reads the whole file system: run {} as root", script.display());
         };
         command.arg(build::folder(false)?);
-        steps::run(command.arg(target().join("debug/railgate-rdma-selftest")))
+        let built = target().join("debug");
+        command.arg(built.join("railgate-rdma-selftest"));
+        steps::run(command.arg(built.join("railgate-rdma-selftest-planted")))
     });
 }
