@@ -23,6 +23,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     ("fsutil", &["text"], "`fsutil` opens and replaces files of any content"),
     ("fabric", &["text"], "`fabric` is pure and handles switches, not nodes (decision 0005)"),
+    (
+        "preflight",
+        &["text"],
+        "`preflight` is pure: it chooses the pairs that test each other and judges results, and runs no test",
+    ),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
     ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
     ("rails", &["model", "text"], "`rails` is pure: it knows a node from its snapshot"),

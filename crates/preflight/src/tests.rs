@@ -1,0 +1,11 @@
+//! Tests against a simulated fabric.
+
+mod any_input;
+mod faults;
+mod few_nodes;
+mod healthy;
+mod histories;
+mod rounds;
+mod sentences;
+mod simulated;
+mod two_faults;
