@@ -6,8 +6,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 use crate::cuda::{Context, Device};
-use crate::gemm::SHAPE;
-use crate::kernels::{Kernels, TYPES};
+use crate::kernels::{Kernels, Shape, TYPES};
 use crate::said::Outcome;
 
 /// Time over which cycles are counted.
@@ -34,15 +33,16 @@ pub(crate) fn clock(
     device: &Device,
     context: &Context,
     kernels: &Kernels<'_>,
+    shape: Shape,
 ) -> Result<Outcome, String> {
     let [of, ..] = TYPES;
     let (work, count) = (context.stream()?, context.stream()?);
-    let inputs = SHAPE.input_elements() * of.bytes;
+    let inputs = shape.input_elements() * of.bytes;
     let (a, b) = (context.buffer(inputs)?, context.buffer(inputs)?);
-    let c = context.buffer(SHAPE.sums() * of.sum.bytes())?;
+    let c = context.buffer(shape.sums() * of.sum.bytes())?;
     let counts = context.buffer(16 * usize::try_from(device.multiprocessors).unwrap_or(usize::MAX))?;
-    kernels.fill(&work, of, SHAPE, &a, &b)?;
-    let multiply = || kernels.multiply(&work, of, SHAPE, [&a, &b, &c], None);
+    kernels.fill(&work, of, shape, &a, &b)?;
+    let multiply = || kernels.multiply(&work, of, shape, [&a, &b, &c], None);
     let one_s = work.timed(multiply)?;
     let product = Duration::from_secs_f64(one_s.max(1e-6));
     let times = COUNTED.as_nanos() / product.as_nanos().max(1) + 16;

@@ -27,7 +27,7 @@ use railgate_model::{GpuSelfTested, PciAddress, ValueCheck};
 
 use cuda::{Context, Device, Driver};
 use gemm::Planted;
-use kernels::{Kernels, TYPES};
+use kernels::{Kernels, Shape, TYPES};
 use said::Said;
 
 /// Tests the GPUs of this node or job: matrix products with every value compared, memory, copies, clocks.
@@ -47,6 +47,9 @@ struct Arguments {
     /// Products of each type. Default: 50, for `full` 1000.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     products: Option<u32>,
+    /// Tiles of 128 along a side of the products, for tests.
+    #[arg(long, hide = true, default_value_t = gemm::TILES, value_parser = clap::value_parser!(u32).range(1..=32))]
+    tiles: u32,
     /// Seconds after which GPUs that have not answered are `unknown`. Default: 60, for `full` 300.
     #[arg(long, value_name = "SECONDS")]
     deadline: Option<u64>,
@@ -86,16 +89,17 @@ enum Where {
 /// Repetitions.
 #[derive(Clone, Copy, Debug)]
 struct Times {
+    shape: Shape,
     products: u32,
     copies: u32,
     patterns: u32,
 }
 
 impl Length {
-    fn times(self) -> Times {
+    fn times(self, shape: Shape) -> Times {
         match self {
-            Length::Quick => Times { products: 50, copies: 8, patterns: 1 },
-            Length::Full => Times { products: 1000, copies: 40, patterns: 8 },
+            Length::Quick => Times { shape, products: 50, copies: 8, patterns: 1 },
+            Length::Full => Times { shape, products: 1000, copies: 40, patterns: 8 },
         }
     }
 }
@@ -154,7 +158,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<bool, String> {
     let devices: Arc<[Device]> = wanted(Driver::load()?.devices()?, &arguments.gpu)?.into();
     let nvml = Nvml::init().ok().map(Arc::new);
-    let usual = arguments.length.times();
+    let usual = arguments.length.times(Shape::new(arguments.tiles));
     let times = Times { products: arguments.products.unwrap_or(usual.products), ..usual };
     let plants = arguments.plants();
     let mut wait = Wait {
@@ -286,10 +290,10 @@ fn test_one(nvml: Option<&Nvml>, device: &Device, times: Times, plants: Plants, 
             continue;
         }
         say(Said::of(format!("gemm-{}", of.name), || {
-            gemm::test(&context, &kernels, of, times.products, plants.product)
+            gemm::test(&context, &kernels, of, (times.shape, times.products), plants.product)
         }));
     }
-    say(Said::of("clock", || card::clock(nvml, device, &context, &kernels)));
+    say(Said::of("clock", || card::clock(nvml, device, &context, &kernels, times.shape)));
     say(Said::of("memory-bandwidth", || memory::bandwidth(&context, &kernels, times.copies)));
     say(Said::of("memory-pattern", || memory::pattern(&context, &kernels, times.patterns, plants.pattern)));
     say(Said::of("host-copy", || transfer::host(&context, &kernels, times.copies)));

@@ -7,29 +7,35 @@ use crate::kernels::{Findings, Kernels};
 use crate::memory::gigabytes;
 use crate::said::{Outcome, wrong_values};
 
-/// Bytes of one copy.
-const BYTES: usize = 256 << 20;
+/// Largest copy, bytes.
+const MOST: usize = 256 << 20;
 const SEED: u32 = 0x0C0F_FEE0;
 
-fn rate(stream: &Stream<'_>, what: Transfer<'_>, times: u32) -> Result<f64, String> {
-    stream.copy(what, BYTES)?;
-    let seconds = stream.timed(|| (0..times).try_for_each(|_| stream.copy(what, BYTES)))?;
-    Ok(gigabytes(BYTES) * f64::from(times) / seconds)
+/// Bytes of one copy: [`MOST`], if a quarter of the free memory is as large.
+fn size(context: &Context) -> Result<usize, String> {
+    Ok(MOST.min(context.free_bytes()? / 4) & !0xFFFF)
+}
+
+fn rate(stream: &Stream<'_>, what: Transfer<'_>, bytes: usize, times: u32) -> Result<f64, String> {
+    stream.copy(what, bytes)?;
+    let seconds = stream.timed(|| (0..times).try_for_each(|_| stream.copy(what, bytes)))?;
+    Ok(gigabytes(bytes) * f64::from(times) / seconds)
 }
 
 /// GB/s of page-locked memory to the GPU and back. The pattern goes out and comes back, and is compared on the GPU.
 pub(crate) fn host(context: &Context, kernels: &Kernels<'_>, times: u32) -> Result<Outcome, String> {
-    let there = context.buffer(BYTES)?;
-    let here = context.pinned(BYTES)?;
+    let bytes = size(context)?;
+    let there = context.buffer(bytes)?;
+    let here = context.pinned(bytes)?;
     let stream = context.stream()?;
     kernels.write_pattern(&stream, &there, SEED, false)?;
-    let from_device = rate(&stream, Transfer::ToHost(&there, &here), times)?;
+    let from_device = rate(&stream, Transfer::ToHost(&there, &here), bytes, times)?;
     there.clear()?;
-    let to_device = rate(&stream, Transfer::ToDevice(&here, &there), times)?;
+    let to_device = rate(&stream, Transfer::ToDevice(&here, &there), bytes, times)?;
     let findings = Findings::new(context)?;
     kernels.check_pattern(&stream, &there, SEED, false, &findings)?;
     stream.wait()?;
-    Ok(Outcome { values: values(&findings)?, ..Outcome::default() }
+    Ok(Outcome { values: values(&findings, bytes)?, ..Outcome::default() }
         .with("host_to_device_gb_s", to_device)
         .with("device_to_host_gb_s", from_device))
 }
@@ -41,27 +47,30 @@ pub(crate) fn peer(
     times: u32,
 ) -> Result<Outcome, String> {
     let direct = from.reach(to)? && to.reach(from)?;
+    to.enter()?;
+    let room = size(to)?;
     from.enter()?;
-    let source = from.buffer(BYTES)?;
+    let bytes = size(from)?.min(room);
+    let source = from.buffer(bytes)?;
     let stream = from.stream()?;
     kernels_from.write_pattern(&stream, &source, SEED, true)?;
     stream.wait()?;
     to.enter()?;
-    let target = to.buffer(BYTES)?;
+    let target = to.buffer(bytes)?;
     target.clear()?;
     from.enter()?;
-    let rate = rate(&stream, Transfer::Peer(&source, &target), times)?;
+    let rate = rate(&stream, Transfer::Peer(&source, &target), bytes, times)?;
     to.enter()?;
     let findings = Findings::new(to)?;
     let there = to.stream()?;
     kernels_to.check_pattern(&there, &target, SEED, true, &findings)?;
     there.wait()?;
     let name = if direct { "peer_gb_s" } else { "through_host_gb_s" };
-    Ok(Outcome { values: values(&findings)?, ..Outcome::default() }.with(name, rate))
+    Ok(Outcome { values: values(&findings, bytes)?, ..Outcome::default() }.with(name, rate))
 }
 
-fn values(findings: &Findings<'_>) -> Result<ValueCheck, String> {
-    let compared = u64::try_from(BYTES / 8).unwrap_or(u64::MAX);
+fn values(findings: &Findings<'_>, bytes: usize) -> Result<ValueCheck, String> {
+    let compared = u64::try_from(bytes / 8).unwrap_or(u64::MAX);
     let (wrong, _, first) = findings.read()?;
     Ok(match wrong {
         0 => ValueCheck::Right { compared, digest: None },

@@ -34,7 +34,7 @@ impl Machine {
             gpu.pci = Reading::Known(*address);
             gpu.processes = Reading::Known(Vec::new());
         }
-        let device = |bus| Device { bus, name: "NVIDIA H200".to_owned(), capability: 90, free_mib: 600 };
+        let device = |bus| Device { bus, name: "NVIDIA H200".to_owned(), capability: 90, free_mib: 40 };
         Machine {
             dir: tempfile::tempdir().unwrap(),
             cuda: cuda::Scenario { devices: buses.map(device).to_vec(), ..cuda::Scenario::default() },
@@ -51,7 +51,7 @@ impl Machine {
 
     /// Exit code and lines.
     fn lines(&self, arguments: &[&str]) -> (i32, Vec<GpuSelfTested>) {
-        let output = self.run(&[&["--products", "1"], arguments].concat());
+        let output = self.run(&[&["--products", "1", "--tiles", "4"], arguments].concat());
         let text = String::from_utf8(output.stdout).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         (output.status.code().unwrap(), lines)
@@ -87,7 +87,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
         let test = format!("gemm-{name}");
         let values = &of(&lines, one, &test).values;
         let ValueCheck::Right { compared, digest: Some(digest) } = values else { panic!("{values:?}") };
-        assert_eq!((*compared, digest.len()), (4096 * 4096, 16));
+        assert_eq!((*compared, digest.len()), (512 * 512, 16));
         assert_eq!(values, &of(&lines, other, &test).values);
     }
     for gpu in &machine.addresses {
@@ -114,7 +114,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
 #[test]
 fn a_wrong_bit_is_found_with_its_place() {
     let mut machine = Machine::new(0x20);
-    let word = 402 * 4096 + 2190;
+    let word = 402 * 512 + 190;
     machine.cuda.wrong = vec![Wrong { device: 1, kernel: "gemm_bf16".to_owned(), word, bit: 22 }];
     let (code, lines) = machine.lines(&[]);
     assert_eq!(code, 1);
@@ -122,7 +122,7 @@ fn a_wrong_bit_is_found_with_its_place() {
     else {
         panic!("{lines:?}")
     };
-    assert_eq!((*wrong, first[0].place.as_str()), (1, "tile 3,17, row 402, column 2190"));
+    assert_eq!((*wrong, first[0].place.as_str()), (1, "tile 3,1, row 402, column 190"));
     let bits = |text: &str| u32::from_str_radix(text, 16).unwrap();
     assert_eq!(bits(&first[0].got) ^ bits(&first[0].want), 1 << 22);
     let well = |line: &&GpuSelfTested| !matches!(line.values, ValueCheck::Wrong { .. });
@@ -176,7 +176,7 @@ fn a_driver_that_hangs_costs_the_deadline_and_is_unknown() {
 #[test]
 fn errors_of_the_driver_are_unknown_with_its_words() {
     let mut machine = Machine::new(0x60);
-    machine.cuda.devices[0].free_mib = 60;
+    machine.cuda.devices[0].free_mib = 1;
     machine.cuda.devices[1].capability = 80;
     let (code, lines) = machine.lines(&[]);
     assert_eq!(code, 0);
@@ -242,8 +242,8 @@ fn planted_bits_are_found() {
     let register = wrong("register", "37");
     assert_eq!(register.len(), TYPES.len());
     // Warp 5 of block 4: the second row of warps, the second column.
-    assert_eq!(register[0], ("gemm-bf16".to_owned(), "tile 0,4, row 64, column 544".to_owned()));
-    let memory = wrong("memory", "5000000");
-    assert_eq!(memory[0].1, "tile 9,22, row 1220, column 2880");
+    assert_eq!(register[0], ("gemm-bf16".to_owned(), "tile 1,0, row 192, column 32".to_owned()));
+    let memory = wrong("memory", "100000");
+    assert_eq!(memory[0].1, "tile 1,1, row 195, column 160");
     assert_eq!(wrong("pattern", "7"), [("memory-pattern".to_owned(), "byte 0x18".to_owned())]);
 }
