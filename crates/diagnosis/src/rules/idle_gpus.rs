@@ -255,7 +255,7 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
         hours(idle_s)
     );
     let fix = Some(
-        "look where the program stood: its log, and while it runs `railgate report --live` or `py-spy dump`",
+        "check where the program stopped: its log; while it still runs, `railgate report JOBID --live` or `py-spy dump --pid PID`",
     );
     let mut found = Found { fix, ..Found::new("medium", String::new(), what) };
     found.since = Some(since);
