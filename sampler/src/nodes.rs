@@ -55,7 +55,7 @@ impl Nodes {
         let late = wait.is_some_and(|wait| is_late(wait, config));
         let at = Instant::now();
         if late && !self.told_late {
-            // The others, too, say so now; otherwise the next look could be a minute away.
+            // The other nodes report it now as well. Without this the next look could be a minute away.
             self.next = self.next.map(|next| next.min(at + SETTLE));
         }
         let soon = self.tell(mine, wait, late);

@@ -212,7 +212,7 @@ fn without_a_driver_or_a_gpu_nothing_is_tested() {
     assert_eq!(said, "error: no GPU 0000:99:00.0 here; this process sees 0000:70:00.0, 0000:71:00.0\n");
 }
 
-/// Without NVML nobody knows whether another job works on the card.
+/// Without NVML it is not known whether another job uses the card.
 #[test]
 fn without_nvml_no_card_is_touched() {
     let machine = Machine::new(0x78);

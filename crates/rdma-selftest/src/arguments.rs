@@ -34,7 +34,7 @@ Options:
   --deadline SECONDS  how long serve waits for a peer, and connect for a port that refuses (default: 60)
   --gid-index N       entry of the GID table on RoCE (default: the first of RoCE v2, IPv4 before IPv6)
 
-Exit codes: 0 measured, whatever the values; 2 wrong arguments; 3 nothing could be measured.
+Exit codes: 0 measured, with right or wrong values; 2 wrong arguments; 3 nothing could be measured.
 
 Examples:
   railgate-rdma-selftest mlx5_0 mlx5_1

@@ -1,7 +1,7 @@
 //! Both ends prove that they know the key of the job before anything else.
 //!
 //! Each sends a nonce. The end that connects proves first: a client without the key gets no proof to learn from. The proof is
-//! not bound to the lines that follow: whoever can change packets between the nodes can change those.
+//! not bound to the lines that follow: a process that can change packets between the nodes can change them.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};

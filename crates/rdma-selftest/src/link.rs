@@ -20,7 +20,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Takes over a connection. Every operation ends by `until`, whatever the peer does.
+    /// Takes over a connection. Every operation ends by `until`, also if the peer does not answer.
     pub(crate) fn new(stream: TcpStream, until: Instant) -> Result<Link, String> {
         stream.set_nonblocking(false).map_err(|why| format!("socket: {why}"))?;
         stream.set_nodelay(true).map_err(|why| format!("socket: {why}"))?;
