@@ -263,7 +263,7 @@ impl<'c> Kernels<'c> {
         bit: u32,
     ) -> Result<(), String> {
         let function = self.function("flip")?;
-        of.holds(4 * usize::try_from(word).unwrap_or(usize::MAX).saturating_add(1))?;
+        of.holds(usize::try_from(word).unwrap_or(usize::MAX).saturating_add(1).saturating_mul(4))?;
         let (mut at, mut bit) = (of.at() + 4 * word, bit % 32);
         let mut arguments = [place(&mut at), place(&mut bit)];
         // SAFETY: (unsigned*, unsigned); the word lies in the buffer.

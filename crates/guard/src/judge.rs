@@ -306,7 +306,7 @@ fn ranks_behind<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
     look.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
 }
 
-/// Returns the ranks of this node that are behind, if all of them poll the GPU, and otherwise none.
+/// Returns the ranks of this node that have enqueued fewer operations than other ranks, if all of them poll the GPU, and otherwise none.
 pub(crate) fn polling_ranks_behind<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
     let Some(of) = look.counts.and_then(behind_in) else { return Vec::new() };
     let all = ranks_behind(look, of);
