@@ -1,10 +1,12 @@
 """Records what NCCL's RAS answers about ranks that hang: python3 tests/gpu/ras.py DIRECTORY LIBNCCL…
 
-Each library plays the kinds of train/hangs.py below on two GPUs, as many libraries at once as there are GPUs for. Writes
-DIRECTORY/<release>-<name>.json and .txt. A release without JSON answers the request for it with an error, which is kept.
+Each library plays the kinds of train/nccl_hangs.py on two GPUs, as many libraries at once as there are GPUs for. Writes
+DIRECTORY/<release>-<name>.json and .txt. A release without JSON answers the request for it with an error and then with text,
+which is kept. DIRECTORY/<library>-<kind>.log has what the ranks wrote.
 """
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import queue
@@ -15,51 +17,84 @@ import sys
 import tempfile
 import time
 
-PROGRAM = pathlib.Path(__file__).parent / "train/hangs.py"
+PROGRAM = pathlib.Path(__file__).parent / "train/nccl_hangs.py"
 NAMES = {"order": "different-order", "sleep": "rank-behind", "exit-0": "rank-gone", "stop": "rank-stopped"}
 # The ranks that are left notice a missing one by its silence.
 SETTLES_S = {"order": 3, "sleep": 3, "exit-0": 8, "stop": 8}
+START_S = 60
+ANSWER_S = 30
+# Releases crashed when asked in quick succession (nccl#1718, nccl#1762).
+PAUSE_S = 3
+# Text is the default. NCCL 2.27 has no SET FORMAT.
+REQUESTS = {"json": "SET FORMAT json\n", "txt": ""}
 
 
 def ask(port, form):
-    with socket.create_connection(("localhost", port), timeout=20) as client:
-        client.sendall(f"CLIENT PROTOCOL 2\nSET FORMAT {form}\nTIMEOUT 5\nVERBOSE STATUS\n".encode())
-        answer = b""
-        while part := client.recv(1 << 16):
+    """RAS closes the connection at the end of its answer."""
+    end = time.monotonic() + ANSWER_S
+    answer = b""
+    with socket.create_connection(("localhost", port), timeout=ANSWER_S) as client:
+        client.sendall(f"CLIENT PROTOCOL 2\n{form}TIMEOUT 5\nVERBOSE STATUS\n".encode())
+        while True:
+            client.settimeout(max(end - time.monotonic(), 0.001))
+            try:
+                part = client.recv(1 << 16)
+            except TimeoutError:
+                raise TimeoutError(f"no end of the answer within {ANSWER_S} s, after {len(answer)} bytes") from None
+            if not part:
+                return answer
             answer += part
-    return answer
+
+
+def record(port, prefix, rank_0):
+    """What went well or wrong, by request."""
+    outcomes = []
+    for suffix, form in REQUESTS.items():
+        try:
+            answer = ask(port, form)
+            pathlib.Path(f"{prefix}.{suffix}").write_bytes(answer)
+            outcomes.append(f"{suffix} {len(answer)} bytes")
+        except OSError as why:
+            outcomes.append(f"{suffix}: {why}")
+        time.sleep(PAUSE_S)
+        if rank_0.poll() is not None:
+            outcomes.append(f"rank 0 ended with {rank_0.returncode}")
+            break
+    return ", ".join(outcomes)
 
 
 def play(kind, library, pair, to):
-    port = 28100 + pair
-    with tempfile.TemporaryDirectory() as directory:
+    # NCCL listens with SO_REUSEPORT. With one address for both ranks, the kernel gives some requests to rank 1, which does not
+    # answer when it is stopped. Therefore each rank has an address of its own, and rank 0 is asked.
+    ports = [28100 + 2 * pair + rank for rank in range(2)]
+    with tempfile.TemporaryDirectory() as directory, open(to / f"{library.stem}-{kind}.log", "w") as log:
         truth = pathlib.Path(directory) / "truth"
         environment = {
-            **os.environ, "LD_PRELOAD": str(library), "CUDA_VISIBLE_DEVICES": f"{2 * pair},{2 * pair + 1}", "WORK_S": "3",
-            "NCCL_RAS_ADDR": f"localhost:{port}", "PORT": str(29600 + pair), "TRUTH": str(truth), "NCCL_NVLS_ENABLE": "0",
-            "NCCL_DEBUG": "VERSION",
+            **os.environ, "CUDA_VISIBLE_DEVICES": f"{2 * pair},{2 * pair + 1}", "WORK_S": "3", "TRUTH": str(truth),
+            "UNIQUE_IDS": f"{directory}/unique-ids", "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "VERSION",
         }
-        log = open(to / f"{library.stem}-{kind}.log", "w")
         ranks = [
             subprocess.Popen(
-                [sys.executable, PROGRAM, kind], stdout=log, stderr=log,
-                env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+                [sys.executable, PROGRAM, kind, library], stdout=log, stderr=log,
+                env={
+                    **environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "NCCL_RAS_ADDR": f"localhost:{ports[rank]}",
+                },
             )
             for rank in range(2)
         ]
         try:
-            end = time.monotonic() + 60
-            while not (truth.exists() and truth.read_text()):
-                if time.monotonic() > end:
-                    return f"{library.stem} {kind}: not played"
+            end = time.monotonic() + START_S
+            while True:
+                # A rank may end right after it has written the truth.
+                over = time.monotonic() > end or any(rank.poll() is not None for rank in ranks)
+                if truth.exists() and (line := truth.read_text()):
+                    break
+                if over:
+                    return f"{library.stem} {kind}: not played, see {log.name}"
                 time.sleep(0.1)
             time.sleep(SETTLES_S[kind])
-            for form, suffix in (("json", "json"), ("text", "txt")):
-                answer = ask(port, form)
-                (to / f"{library.stem.removeprefix('libnccl-')}-{NAMES[kind]}.{suffix}").write_bytes(answer)
-            return f"{library.stem} {kind}: recorded"
-        except OSError as why:
-            return f"{library.stem} {kind}: {why}"
+            prefix = to / f"{json.loads(line)['nccl']}-{NAMES[kind]}"
+            return f"{library.stem} {kind}: {record(ports[0], prefix, ranks[0])}"
         finally:
             for rank in ranks:
                 rank.send_signal(signal.SIGKILL)
