@@ -3,8 +3,9 @@
 #
 #   tests/gpu/hangs.sh [DIRECTORY [KIND…]]   output of prepare.sh (default: target/gpu); default: all kinds of train/hangs.py
 #
-# $AFTER is [guard] after (default 2m 30s); a hang is awaited for $WITHIN seconds (default 200). Writes $OUT/hangs.tar.gz, also if
-# interrupted. Kinds that would not end within $DEADLINE seconds (default 540) are left out and listed. Only for a disposable machine.
+# $AFTER is [guard] after (default 2m 30s); a hang is awaited for $WITHIN seconds (default 200). With four GPUs two kinds are played at
+# a time. Writes $OUT/hangs.tar.gz, also if interrupted. Kinds that would not end within $DEADLINE seconds (default 540) are left out
+# and listed. Only for a disposable machine.
 # machine.sh uses $kit and $node, and sets $gpus and $state.
 # shellcheck disable=SC2034,SC2154
 set -euo pipefail
@@ -63,7 +64,7 @@ chmod 755 /etc/slurm/epilog.d/99-hangs
 cat >"$state/job.sh" <<JOB
 #!/bin/bash
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1 DEAD=$state/dead
-export TRUTH=$state/truth/\$1.json FIFO=$state/truth/\$1.fifo
+export TRUTH=$state/truth/\$1.json FIFO=$state/truth/\$1.fifo PORT=\$2
 srun --ntasks=2 python3 $state/hangs.py "\$1"
 JOB
 python3 "$state/dead-fuse.py" "$state/dead" >"$stage/dead-fuse.log" 2>&1 &
@@ -92,12 +93,12 @@ seen() { # ID WORD
     grep -q "^$2" <(report_of "$1" --live 2>/dev/null)
 }
 
-play() { # KIND
+play() { # KIND PORT
     local to=$stage/$1 id kind ranks time fault shown verdict=right sampler
     mkdir -p "$to"
     mkfifo -m 666 "$state/truth/$1.fifo"
     id=$(cd "$state/reports" && runuser -u researcher -- sbatch --parsable -J "$1" -o "$state/reports/%j.log" --gres=gpu:2 \
-        --ntasks=2 --cpus-per-task=$(($(nproc) / 4)) --railgate-requeue=never "$state/job.sh" "$1")
+        --ntasks=2 --cpus-per-task=$(($(nproc) / gpus / 2)) --railgate-requeue=never "$state/job.sh" "$1" "$2")
     until_true 90 test -s "$state/truth/$1.json" || {
         tail -5 "$state/reports/$id.log" || true
         echo "$1 did not start" >>"$stage/table"
@@ -141,18 +142,34 @@ print(f"{name:<20} {verdict:<14} {named}")
 PY
     sed -n '/^HANG/,/^PHASES/p' "$to/report.txt"
 }
+# The control group of a rank has more memory than it may have from now on.
 throttle() { # PID
-    local group
-    group=/sys/fs/cgroup$(sed 's/^0:://' "/proc/$1/cgroup")
-    [[ -e $group/memory.high ]] || { echo "no memory.high in $group" && return; }
-    echo 64M >"$group/memory.high"
+    local group part at=/sys/fs/cgroup
+    group=$(sed -n 's/^0:://p' "/proc/$1/cgroup")
+    # Slurm enables only the controllers that it uses itself.
+    while read -r part; do
+        echo +memory >"$at/cgroup.subtree_control" || return 0
+        at=$at/$part
+    done < <(tr / '\n' <<<"${group#/}")
+    echo 64M >"$at/memory.high" || echo "no memory.high in $at"
 }
 
-left=()
+# As many kinds at a time as there are pairs of GPUs. $names has the kind that a process plays.
+declare -A names=()
+await_one() {
+    local process
+    wait -n -p process "${!names[@]}" || echo "${names[$process]} was not played to its end" >>"$stage/table"
+    say "${names[$process]} (until $SECONDS s)"
+    cat "$stage/${names[$process]}.out"
+    unset "names[$process]"
+}
+left=() port=29541
 for kind in "${wanted[@]}"; do
-    ((SECONDS + 80 < deadline)) || { left+=("$kind") && continue; }
-    say "$kind ($SECONDS s)"
-    play "$kind"
+    while ((${#names[@]} == gpus / 2)); do await_one; done
+    ((SECONDS + ${WITHIN:-200} + 45 < deadline)) || { left+=("$kind") && continue; }
+    play "$kind" $((++port)) >"$stage/$kind.out" 2>&1 &
+    names[$!]=$kind
 done
+while ((${#names[@]})); do await_one; done
 ((${#left[@]} == 0)) || echo "left out: ${left[*]}" | tee -a "$stage/table"
 ok "all done; results in $out"

@@ -3,7 +3,7 @@
 kernel counts them.
 
 Needs an NVIDIA GPU, root and railgate-sampler (its path is the argument); only on a disposable machine.
-Calls for all GPUs go to the first one. Further arguments are numbers of GPUs (default: 8 and 1).
+Calls for all GPUs go to the first one. Further arguments are numbers of GPUs (default: 8 and 1). $SECONDS_EACH is the time of each.
 """
 
 import os
@@ -42,12 +42,13 @@ def measure(program, job, gpus):
     sampler = Sampler(program, job, gpus)
     time.sleep(8)
     pids = family(sampler.process.pid)
-    begun, before = time.monotonic(), sum(map(cpu, pids))
+    begun, before = time.monotonic(), list(map(cpu, pids))
     time.sleep(SECONDS)
     took = time.monotonic() - begun
-    used = sum(map(cpu, pids)) - before
+    used = [now - then for now, then in zip(map(cpu, pids), before)]
     found = {pid: mappings(pid) for pid in pids}
-    print(f"{len(gpus)} GPUs: {used / took * 100:.2f} % of a core over {took:.0f} s")
+    print(f"{len(gpus)} GPUs: {sum(used) / took * 100:.2f} % of a core over {took:.0f} s")
+    print("  of the processes: " + ", ".join(f"{one / took * 100:.2f} %" for one in used))
     kinds = ("Rss", "Pss", "Private_Dirty", "Private_Clean", "Shared_Clean", "Shared_Dirty")
     sums = {kind: sum(one.get(kind, 0) for of in found.values() for one in of.values()) / 1024 for kind in kinds}
     print(f"  {len(pids)} processes, MiB: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in sums.items()))
