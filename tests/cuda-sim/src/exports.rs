@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::kernels::{self, Arguments};
 use crate::state::{self, INVALID_VALUE, NO_DEVICE, NOT_FOUND, SUCCESS, enter};
 
-fn code(result: Result<(), u32>) -> u32 {
+pub(crate) fn code(result: Result<(), u32>) -> u32 {
     result.err().unwrap_or(SUCCESS)
 }
 
@@ -17,7 +17,7 @@ fn code(result: Result<(), u32>) -> u32 {
 ///
 /// # Safety
 /// `to` is null or valid for writing.
-unsafe fn put<T>(to: *mut T, value: T) -> Result<(), u32> {
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), u32> {
     if to.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -38,10 +38,11 @@ macro_rules! symbols {
                 #[allow(unused_unsafe, reason = "some symbols write nothing")]
                 unsafe { $body }
             };
-            code(run())
+            $crate::exports::code(run())
         }
     )*};
 }
+pub(crate) use symbols;
 
 fn device(ordinal: c_int) -> Result<&'static crate::Device, u32> {
     usize::try_from(ordinal).ok().and_then(|place| state::scenario().devices.get(place)).ok_or(NO_DEVICE)
@@ -113,6 +114,10 @@ symbols! {
     }
     cuMemcpyDtoH_v2(to: *mut c_void, from: u64, count: usize) {
         std::slice::from_raw_parts_mut(to.cast::<u8>(), count).copy_from_slice(state::bytes(address(from), count)?);
+        Ok(())
+    }
+    cuMemcpyDtoD_v2(to: u64, from: u64, count: usize) {
+        state::bytes(address(to), count)?.copy_from_slice(state::bytes(address(from), count)?);
         Ok(())
     }
     cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, count: usize, _stream: *mut c_void) {

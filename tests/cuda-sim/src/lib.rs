@@ -1,9 +1,10 @@
-//! A libcuda.so.1 without hardware, for `railgate-gpu-selftest`.
+//! A libcuda.so.1 without hardware, and a cuBLASLt, for `railgate-gpu-selftest`.
 //!
 //! The shared library reads a [`Scenario`] from `cuda-scenario.json` in the folder of its own file. Memory is memory of the process, and
 //! kernels are functions of this library with the names of those in `crates/gpu-selftest/kernels/selftest.cu`: what the PTX
 //! itself computes only a card can show.
 
+mod cublaslt;
 mod exports;
 mod kernels;
 mod state;
@@ -28,6 +29,8 @@ pub struct Scenario {
     pub fail: BTreeMap<String, u32>,
     /// Kernels that leave wrong bits in their result.
     pub wrong: Vec<Wrong>,
+    /// Whether cuBLASLt is installed.
+    pub cublaslt: bool,
 }
 
 /// A card.
@@ -67,7 +70,7 @@ impl Scenario {
         std::fs::write(dir.join(FILE), serde_json::to_vec(self)?)
     }
 
-    /// Puts a copy of the library and this scenario into a folder, as `libcuda.so.1`.
+    /// Puts a copy of the library and this scenario into a folder, as `libcuda.so.1`, and cuBLASLt beside it.
     ///
     /// # Errors
     /// The library is not built, or the folder cannot be written.
@@ -78,6 +81,11 @@ impl Scenario {
         let built =
             built.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "libcuda.so is not built"))?;
         std::fs::copy(built, dir.join("libcuda.so.1"))?;
+        let cublaslt = dir.join("libcublasLt.so.13");
+        if self.cublaslt && !cublaslt.exists() {
+            // The loader takes both names for one library, which therefore knows the memory of the driver.
+            std::os::unix::fs::symlink("libcuda.so.1", cublaslt)?;
+        }
         self.write(dir)
     }
 
