@@ -202,6 +202,20 @@ impl Buffer<'_> {
         unsafe { result::memset_d8_sync(self.at, 0, self.bytes) }.map_err(said("cuMemsetD8"))
     }
 
+    /// Repeats the first `bytes` to the end.
+    pub(crate) fn repeat(&self, bytes: usize) -> Result<(), String> {
+        self.holds(bytes)?;
+        let mut written = bytes;
+        while written > 0 && written < self.bytes {
+            let next = written.min(self.bytes - written);
+            let to = self.at + u64::try_from(written).unwrap_or(u64::MAX);
+            // SAFETY: both parts lie in the buffer, and the second begins where the first ends.
+            unsafe { result::memcpy_dtod_sync(to, self.at, next) }.map_err(said("cuMemcpyDtoD"))?;
+            written += next;
+        }
+        Ok(())
+    }
+
     pub(crate) fn holds(&self, bytes: usize) -> Result<(), String> {
         if bytes > self.bytes { Err(format!("{bytes} bytes do not fit into {}", self.bytes)) } else { Ok(()) }
     }
@@ -216,6 +230,7 @@ impl Drop for Buffer<'_> {
 
 /// Types of which all bits are valid values.
 pub(crate) trait Number: Copy + Default {}
+impl Number for u8 {}
 impl Number for i32 {}
 impl Number for u64 {}
 

@@ -1,15 +1,17 @@
-//! `railgate-gpu-selftest`: computes, copies and remembers on each GPU, and compares every value.
+//! `railgate-gpu-selftest`: computes, copies and remembers on each GPU, and compares every value; measures rates.
 //!
 //! Prints one line of JSON for each test as soon as it ends ([`railgate_model::GpuSelfTested`]), so that a GPU that hangs costs only
 //! what comes after. Exit code 0: every test ran or is `unknown`; 1: a value was wrong; 2: wrong arguments; 3: no GPU could be tested.
 //! Only GPUs that this process sees and that no other process uses are tested.
 
 mod card;
+mod cublaslt;
 mod cuda;
 mod gemm;
 mod kernels;
 mod matrix;
 mod memory;
+mod rate;
 mod said;
 mod transfer;
 
@@ -28,9 +30,10 @@ use railgate_model::{GpuSelfTested, PciAddress, ValueCheck};
 use cuda::{Context, Device, Driver};
 use gemm::Planted;
 use kernels::{Kernels, Shape, TYPES};
+use rate::Load;
 use said::Said;
 
-/// Tests the GPUs of this node or job: matrix products with every value compared, memory, copies, clocks.
+/// Tests the GPUs of this node or job: matrix products with every value compared, memory, copies, clocks, rates.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -38,7 +41,8 @@ use said::Said;
   railgate-gpu-selftest                                    all GPUs, a few seconds
   railgate-gpu-selftest --length full --gpu 0000:61:00.0   one GPU, longer
 
-Each line is a JSON object; `unknown` says why a test has no result."
+Each line is a JSON object; `unknown` says why a test has no result.
+Rates (gemm-rate-*) need libcublasLt of CUDA 12 or 13, in LD_LIBRARY_PATH or a folder of the system."
 )]
 struct Arguments {
     /// How long each GPU works.
@@ -93,13 +97,16 @@ struct Times {
     products: u32,
     copies: u32,
     patterns: u32,
+    rate: Load,
 }
 
 impl Length {
     fn times(self, shape: Shape) -> Times {
+        // Twice the side of the value check: large products reach a card's full rate.
+        let load = |ms| Load { side: 2 * shape.side, measured: Duration::from_millis(ms) };
         match self {
-            Length::Quick => Times { shape, products: 50, copies: 8, patterns: 1 },
-            Length::Full => Times { shape, products: 1000, copies: 40, patterns: 8 },
+            Length::Quick => Times { shape, products: 50, copies: 8, patterns: 1, rate: load(250) },
+            Length::Full => Times { shape, products: 1000, copies: 40, patterns: 8, rate: load(2000) },
         }
     }
 }
@@ -297,6 +304,8 @@ fn test_one(nvml: Option<&Nvml>, device: &Device, times: Times, plants: Plants, 
     say(Said::of("memory-bandwidth", || memory::bandwidth(&context, &kernels, times.copies)));
     say(Said::of("memory-pattern", || memory::pattern(&context, &kernels, times.patterns, plants.pattern)));
     say(Said::of("host-copy", || transfer::host(&context, &kernels, times.copies)));
+    // The last: an error in a library that others wrote costs no other result of this card.
+    rate::test(nvml, device, &context, times.rate, say);
 }
 
 /// Copies from each GPU to each other one, one after another.

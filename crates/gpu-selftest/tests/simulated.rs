@@ -12,6 +12,8 @@ use railgate_model::{GpuProcess, GpuSelfTested, PciAddress, Reading, ValueCheck}
 use tempfile::TempDir;
 
 const TYPES: [&str; 6] = ["bf16", "fp16", "tf32", "fp8", "int8", "fp64"];
+/// With a rate.
+const RATED: [&str; 5] = ["bf16", "fp16", "tf32", "fp8", "fp32"];
 
 /// Two cards, whose addresses no other test uses, because one test of a card excludes another.
 struct Machine {
@@ -108,7 +110,69 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
         assert_eq!(of(&lines, gpu, "clock").measured["sm_clock_mhz"], 1980.0);
         assert_ne!(of(&lines, gpu, "peer-copy").to.as_ref(), Some(gpu));
     }
-    assert_eq!(lines.len(), 2 * (TYPES.len() + 5));
+    assert_eq!(lines.len(), 2 * (TYPES.len() + 5 + RATED.len()));
+}
+
+/// What the library gets is checked by the simulated one.
+#[test]
+fn cublaslt_gives_the_rate_of_each_type() {
+    let mut machine = Machine::new(0x90);
+    machine.cuda.cublaslt = true;
+    machine.cuda.devices.iter_mut().for_each(|device| device.free_mib = 100);
+    machine.cuda.devices[1].capability = 80;
+    let (code, lines) = machine.lines(&[]);
+    assert_eq!(code, 0, "{lines:?}");
+    let [new, old] = &machine.addresses[..] else { panic!() };
+    let names = ["rate_tflops", "cublaslt_version", "sm_clock_mhz", "power_w", "temperature_c"];
+    for (gpu, name) in [new, old].into_iter().flat_map(|gpu| RATED.map(|name| (gpu, name))) {
+        let line = of(&lines, gpu, &format!("gemm-rate-{name}"));
+        assert_eq!(line.values, ValueCheck::None);
+        if (gpu, name) == (old, "fp8") {
+            assert_eq!(why(line), "this card does not have the type");
+            continue;
+        }
+        assert_eq!(line.unknown, None);
+        assert!(
+            names.iter().all(|name| line.measured.get(*name).is_some_and(|value| *value > 0.0)),
+            "{line:?}"
+        );
+        // The simulated NVML does not know of the work: the card is idle.
+        assert_eq!(line.measured["throttle_reasons_mask"], 1.0);
+    }
+}
+
+#[test]
+fn without_cublaslt_rates_are_unknown() {
+    let machine = Machine::new(0xA0);
+    let (code, lines) = machine.lines(&[]);
+    assert_eq!(code, 0);
+    for (gpu, name) in machine.addresses.iter().flat_map(|gpu| RATED.map(|name| (gpu, name))) {
+        let line = of(&lines, gpu, &format!("gemm-rate-{name}"));
+        assert!(why(line).starts_with("libcublasLt is not installed: libcublasLt.so.13: "), "{line:?}");
+        assert!(why(line).contains("; libcublasLt.so.12: ") && line.measured.is_empty(), "{line:?}");
+    }
+}
+
+#[test]
+fn errors_of_cublaslt_are_unknown_with_their_names() {
+    let mut machine = Machine::new(0xA8);
+    machine.cuda.cublaslt = true;
+    machine.cuda.devices.truncate(1);
+    // A library that is too new for the driver.
+    for (symbol, error, want) in [
+        ("cublasLtCreate", 1, "libcublasLt.so.13: cublasLtCreate: CUBLAS_STATUS_NOT_INITIALIZED (1)"),
+        (
+            "cublasLtMatmulAlgoGetHeuristic",
+            15,
+            "cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)",
+        ),
+        ("cublasLtMatmul", 99, "cublasLtMatmul: unknown error (99)"),
+    ] {
+        machine.cuda.fail = [(symbol.to_owned(), error)].into();
+        let (code, lines) = machine.lines(&[]);
+        let line = of(&lines, &machine.addresses[0], "gemm-rate-bf16");
+        assert_eq!((code, why(line), line.measured.len()), (0, want, 0));
+    }
 }
 
 #[test]
