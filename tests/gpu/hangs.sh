@@ -167,7 +167,8 @@ left=() port=29541
 for kind in "${wanted[@]}"; do
     while ((${#names[@]} == gpus / 2)); do await_one; done
     ((SECONDS + ${WITHIN:-200} + 45 < deadline)) || { left+=("$kind") && continue; }
-    play "$kind" $((++port)) >"$stage/$kind.out" 2>&1 &
+    ((port += 1))
+    play "$kind" "$port" >"$stage/$kind.out" 2>&1 &
     names[$!]=$kind
 done
 while ((${#names[@]})); do await_one; done

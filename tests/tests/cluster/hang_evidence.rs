@@ -8,10 +8,12 @@ use railgate_tests::poll;
 use crate::guard::{CONFIG, until_named, with_gpm};
 use crate::training::{MINUTE, one_line, samplers};
 
-/// Stands in for NCCL and PyTorch in each task, as `$SAYS` has it: `true`, `nothing` or `lies`.
+/// Stands in for NCCL and PyTorch in each task, as `$SAYS` has it: `true`, `nothing`, `lies`, `old` (NCCL 2.27.7 without PyTorch's
+/// record) or `mute` (NCCL that accepts and does not reply).
 const LIBRARIES: &str = r#"#!/usr/bin/python3
 import os, pickle, socket, sys, time
-rank, says, answer = os.environ.pop("SLURM_PROCID"), os.environ["SAYS"], open("/usr/local/share/ras.json", "rb").read()
+rank, says = os.environ.pop("SLURM_PROCID"), os.environ["SAYS"]
+replies = open("/usr/local/share/ras." + ("old" if says == "old" else "true"), "rb").read().split(b"\n", 3)
 pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
 dump = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank
 def serve():
@@ -19,9 +21,11 @@ def serve():
     with socket.create_server((host, int(port))) as server:
         client, _ = server.accept()
         commands = client.makefile("rb")
-        for reply in (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n", answer):
+        while says == "mute":
             commands.readline()
-            client.sendall(reply)
+        for reply in replies:
+            commands.readline()
+            client.sendall(reply + b"\n")
         while says == "lies":
             client.sendall(b'{"communicators": [' * 10000)
         client.close()
@@ -53,7 +57,12 @@ if says == "true" or says == "lies" and rank == "1":
         pickle.dump(record, file, 2)
 "#;
 /// What NCCL 2.28.9 answered about a job with a rank that was gone.
-const RAS: &str = include_str!("../../../crates/stacks/src/ras/answers/2.28.9-rank-gone.json");
+const RAS: &str = concat!(
+    "SERVER PROTOCOL 2\nOK\nOK\n",
+    include_str!("../../../crates/stacks/src/ras/answers/2.28.9-rank-gone.json")
+);
+/// The whole conversation with NCCL 2.27.7 about such a job.
+const RAS_OLD: &str = include_str!("../../../crates/stacks/src/ras/answers/2.27.7-rank-gone.txt");
 
 /// A listener of another user on the port of the job's RAS.
 fn listen(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
@@ -74,11 +83,12 @@ fn listen(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
     let config = format!("{CONFIG}[rails]\nflight_recorder = true\n");
-    let builder = Builder::new(3)
+    let builder = Builder::new(5)
         .config(&config)?
         .file("/usr/local/bin/rank", RANK)
         .file("/usr/local/bin/libraries", LIBRARIES)
-        .file("/usr/local/share/ras.json", RAS);
+        .file("/usr/local/share/ras.true", RAS)
+        .file("/usr/local/share/ras.old", RAS_OLD);
     builder.test(|cluster| {
         with_gpm(cluster)?;
         let alice = cluster.alice();
@@ -88,8 +98,9 @@ fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
             all_wait.sbatch(&words, "srun sh -c 'libraries & exec rank'")
         };
         let (honest, silent, lies) = (submit("gn1", "true")?, submit("gn2", "nothing")?, submit("gn3", "lies")?);
+        let (old, mute) = (submit("gn4", "old")?, submit("gn5", "mute")?);
         listen(cluster, "gn2", silent)?;
-        for id in [honest, silent, lies] {
+        for id in [honest, silent, lies, old, mute] {
             let said = until_named(cluster, id)?;
             assert!(said.contains("2 GPUs wait, those of all ranks; possible causes: operations in a different order"), "{said}");
         }
@@ -114,9 +125,13 @@ fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
         assert!(text.contains("not of the job's owner") && !text.contains("RECORDED"), "{text}");
         let text = says(lies, " RAS no answer: ")?;
         assert!(text.contains("STACKS") && !text.contains("RECORDED"), "{text}");
+        let text = says(old, " RAS no answer: this release of NCCL has no JSON")?;
+        assert!(text.contains("STACKS") && !text.contains("process information not found"), "{text}");
+        let text = says(mute, " RAS no answer: no reply to CLIENT PROTOCOL 2")?;
+        assert!(text.contains("STACKS"), "{text}");
         assert_eq!(cluster.read(CONTROLLER, "/home/rgalice/precious")?, "as it was");
         assert!(cluster.read(CONTROLLER, "/home/rgalice/called").is_err(), "the record was run");
-        let all = [("gn1", honest), ("gn2", silent), ("gn3", lies)];
+        let all = [("gn1", honest), ("gn2", silent), ("gn3", lies), ("gn4", old), ("gn5", mute)];
         for (node, id) in all {
             assert_eq!(samplers(cluster, node, Some(id))?.len(), 1, "{node}");
             alice.run(&["scancel", &id.to_string()])?.ok()?;
