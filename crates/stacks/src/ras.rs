@@ -10,7 +10,7 @@
 mod answer;
 mod socket;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -24,8 +24,9 @@ use answer::sentences;
 use socket::uid_of;
 
 pub(crate) const RAS: &str = "hang-ras";
-/// For the child. NCCL itself collects for five seconds.
+/// For the child, and within it for the answer, so that the child can report why there is none. NCCL itself collects for five seconds.
 const DEADLINE: Duration = Duration::from_secs(10);
+const ANSWER_BY: Duration = Duration::from_secs(9);
 const COLLECTS_S: u32 = 5;
 /// Longest answer: some 500 bytes for each rank of each communicator.
 const MOST_ANSWER: u64 = 64 << 20;
@@ -59,7 +60,7 @@ pub fn ask_ras(order: &RasOrder) -> Vec<String> {
 pub(crate) fn task(order: &RasOrder) -> Result<Vec<String>, String> {
     limit(&[(Resource::RLIMIT_AS, MOST_MEMORY), (Resource::RLIMIT_CPU, MOST_CPU_S)])?;
     become_user(order.uid, order.gid, &[]).map_err(|why| why.to_string())?;
-    sentences(&ask(order, Instant::now() + DEADLINE)?)
+    sentences(&ask(order, Instant::now() + ANSWER_BY)?)
 }
 
 /// The answer as it was received.
@@ -72,7 +73,7 @@ fn ask(order: &RasOrder, until: Instant) -> Result<String, String> {
         commands.write_all(format!("{command}\n").as_bytes()).map_err(|why| why.to_string())?;
         let mut line = String::new();
         let read = reader.by_ref().take(MOST_LINE).read_line(&mut line);
-        read.map_err(|why| format!("no reply to {command}: {why}"))?;
+        read.map_err(|why| missing(&format!("reply to {command}"), &why))?;
         Ok::<String, String>(line.trim().to_owned())
     };
     // The server's end exists only once it has accepted the connection, and then it has replied.
@@ -93,7 +94,7 @@ fn ask(order: &RasOrder, until: Instant) -> Result<String, String> {
     commands.write_all(b"VERBOSE STATUS\n").map_err(|why| why.to_string())?;
     stream.set_read_timeout(Some(left(until)?)).map_err(|why| why.to_string())?;
     let mut text = Vec::new();
-    reader.take(MOST_ANSWER).read_to_end(&mut text).map_err(|why| format!("no answer: {why}"))?;
+    reader.take(MOST_ANSWER).read_to_end(&mut text).map_err(|why| missing("status", &why))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -110,9 +111,16 @@ fn connect(port: u16, until: Instant) -> Result<TcpStream, String> {
     Err(last)
 }
 
+fn missing(what: &str, why: &io::Error) -> String {
+    match why.kind() {
+        ErrorKind::WouldBlock => format!("no {what} in time"),
+        _ => format!("no {what}: {why}"),
+    }
+}
+
 fn left(until: Instant) -> Result<Duration, String> {
     let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(format!("no answer in {} s", DEADLINE.as_secs())) } else { Ok(left) }
+    if left.is_zero() { Err("no reply in time".to_owned()) } else { Ok(left) }
 }
 
 #[cfg(test)]

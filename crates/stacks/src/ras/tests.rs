@@ -152,7 +152,7 @@ fn order(port: u16) -> RasOrder {
 }
 
 fn asked(order: &RasOrder) -> Result<Vec<String>, String> {
-    ask(order, Instant::now() + DEADLINE).and_then(|text| sentences(&text))
+    ask(order, Instant::now() + ANSWER_BY).and_then(|text| sentences(&text))
 }
 
 fn replies(format: &str, answer: &str) -> Vec<String> {
@@ -196,5 +196,5 @@ fn a_server_that_never_answers_costs_only_the_deadline() {
     let why = ask(&order(port), Instant::now() + Duration::from_millis(300)).unwrap_err();
     assert!(why.starts_with("no reply to CLIENT PROTOCOL 2"), "{why}");
     drop(listener);
-    assert!(ask(&order(port), Instant::now() + DEADLINE).unwrap_err().contains("refused"));
+    assert!(ask(&order(port), Instant::now() + ANSWER_BY).unwrap_err().contains("refused"));
 }
