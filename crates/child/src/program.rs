@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::GRACE;
 
-/// Number of bytes kept of standard output and standard error each; the rest is read and dropped.
-const KEPT_BYTES: usize = 16 * 1024;
+/// Usual number of bytes kept of standard output and standard error each.
+pub const KEPT_BYTES: usize = 16 * 1024;
 
 /// Interval between checks of a process without open pipes, because no descriptor signals its end.
 const TICK: Duration = Duration::from_millis(5);
@@ -38,6 +38,9 @@ pub struct Run {
     pub environment: BTreeMap<String, String>,
     /// Deadline, milliseconds.
     pub deadline_ms: u64,
+    /// Number of bytes kept of standard output and standard error each; the rest is read and dropped. Usually
+    /// [`KEPT_BYTES`].
+    pub kept_bytes: usize,
 }
 
 /// How a program ended.
@@ -47,12 +50,19 @@ pub enum Ended {
     Exited {
         /// Exit code.
         code: i32,
-        /// Standard output, its first 16 KiB.
+        /// Beginning of standard output.
         out: String,
-        /// Standard error, its first 16 KiB.
+        /// Beginning of standard error.
         err: String,
     },
-    /// It was killed by a signal, or its status is unknown.
+    /// It was killed by a signal, not by [`run_program`].
+    Killed {
+        /// Number of the signal.
+        signal: i32,
+        /// Beginning of standard output.
+        out: String,
+    },
+    /// It could not be started, or its status is unknown.
     Failed(String),
     /// It did not end by the deadline.
     Silent {
@@ -60,6 +70,8 @@ pub enum Ended {
         stuck: bool,
         /// The deadline, milliseconds.
         after_ms: f64,
+        /// Beginning of standard output, up to the deadline.
+        out: String,
     },
 }
 
@@ -68,15 +80,16 @@ pub fn run_program(input: &Run) -> Ended {
     // Processes that the program leaves behind become children of this one, so that they can be found.
     let _ = nix::sys::prctl::set_child_subreaper(true);
     let outcome = match spawn(input) {
-        Ok(child) => watch(child, Duration::from_millis(input.deadline_ms)),
+        Ok(child) => watch(child, input),
         Err(why) => return Ended::Failed(format!("cannot be started: {why}")),
     };
     let left = !end_all();
     match outcome {
-        Some(ended) => ended,
-        None => Ended::Silent {
+        Ok(ended) => ended,
+        Err(Late { out }) => Ended::Silent {
             stuck: left,
             after_ms: Duration::from_millis(input.deadline_ms).as_secs_f64() * 1e3,
+            out,
         },
     }
 }
@@ -104,11 +117,16 @@ fn spawn(input: &Run) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Waits for the program; `None` if it does not end by the deadline.
-fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
-    let until = Instant::now() + deadline;
-    let mut out = Pipe::new(child.stdout.take());
-    let mut err = Pipe::new(child.stderr.take());
+/// The program did not end by the deadline; its standard output so far.
+struct Late {
+    out: String,
+}
+
+/// Waits for the program until its deadline.
+fn watch(mut child: Child, input: &Run) -> Result<Ended, Late> {
+    let until = Instant::now() + Duration::from_millis(input.deadline_ms);
+    let mut out = Pipe::new(child.stdout.take(), input.kept_bytes);
+    let mut err = Pipe::new(child.stderr.take(), input.kept_bytes);
     loop {
         let ended = child.try_wait();
         // Read once more after it has ended, since its last output is still in the pipe. Does not wait for other
@@ -117,19 +135,17 @@ fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
         err.read();
         match ended {
             Ok(Some(status)) => {
-                return Some(match (status.code(), status.signal()) {
+                return Ok(match (status.code(), status.signal()) {
                     (Some(code), _) => Ended::Exited { code, out: out.text(), err: err.text() },
-                    (None, signal) => {
-                        Ended::Failed(format!("killed by signal {}", signal.unwrap_or_default()))
-                    }
+                    (None, signal) => Ended::Killed { signal: signal.unwrap_or_default(), out: out.text() },
                 });
             }
             Ok(None) => {}
-            Err(why) => return Some(Ended::Failed(format!("cannot be waited for: {why}"))),
+            Err(why) => return Ok(Ended::Failed(format!("cannot be waited for: {why}"))),
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return None;
+            return Err(Late { out: out.text() });
         }
         let mut fds: Vec<PollFd<'_>> = [out.poll_fd(), err.poll_fd()].into_iter().flatten().collect();
         let _ = poll(&mut fds, PollTimeout::try_from(left.min(TICK)).unwrap_or(PollTimeout::ZERO));
@@ -140,11 +156,12 @@ fn watch(mut child: Child, deadline: Duration) -> Option<Ended> {
 struct Pipe<R> {
     from: Option<R>,
     kept: Vec<u8>,
+    most: usize,
 }
 
 impl<R: Read + AsFd> Pipe<R> {
-    fn new(from: Option<R>) -> Self {
-        Pipe { from, kept: Vec::new() }
+    fn new(from: Option<R>, most: usize) -> Self {
+        Pipe { from, kept: Vec::new(), most }
     }
 
     fn poll_fd(&self) -> Option<PollFd<'_>> {
@@ -159,7 +176,7 @@ impl<R: Read + AsFd> Pipe<R> {
             match from.read(&mut chunk) {
                 Ok(0) => self.from = None,
                 Ok(count) => {
-                    let room = KEPT_BYTES.saturating_sub(self.kept.len());
+                    let room = self.most.saturating_sub(self.kept.len());
                     self.kept.extend_from_slice(chunk.get(..count.min(room)).unwrap_or_default());
                 }
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use railgate_child::program::{Ended, Run, run_program};
+use railgate_child::program::{Ended, KEPT_BYTES, Run, run_program};
 use railgate_model::{Part, SelfTested};
 
 use crate::answer;
@@ -23,6 +23,7 @@ pub(crate) fn rdma_self_test(
         arguments: devices.to_vec(),
         environment: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
         deadline_ms: u64::try_from(program_deadline(deadline).as_millis()).unwrap_or(u64::MAX),
+        kept_bytes: KEPT_BYTES,
     };
     answer::asked(TASK, &input, deadline)
 }
@@ -39,6 +40,7 @@ pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
             let first = err.lines().next().unwrap_or("no message");
             Err(format!("{program}: exit code {code}: {first}"))
         }
+        Ended::Killed { signal, .. } => Err(format!("{program}: killed by signal {signal}")),
         Ended::Failed(why) => Err(format!("{program}: {why}")),
         Ended::Silent { stuck, .. } => {
             let how = if stuck { ", stuck in the kernel" } else { "" };

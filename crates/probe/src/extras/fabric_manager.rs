@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use railgate_child::Task;
-use railgate_child::program::{Ended, Run, run_program};
+use railgate_child::program::{Ended, KEPT_BYTES, Run, run_program};
 use railgate_fsutil::trusted;
 use railgate_model::Reading;
 use serde::{Deserialize, Serialize};
@@ -44,12 +44,14 @@ fn version(program: &Path, deadline_ms: u64) -> Reading<String> {
         arguments: vec!["--version".to_owned()],
         environment: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
         deadline_ms,
+        kept_bytes: KEPT_BYTES,
     };
     match run_program(&input) {
         Ended::Exited { out, err, code } => match said(&out).or_else(|| said(&err)) {
             Some(version) => Reading::Known(version),
             None => at(format!("exit code {code}, and no version")),
         },
+        Ended::Killed { signal, .. } => at(format!("killed by signal {signal}")),
         Ended::Failed(why) => at(why),
         Ended::Silent { after_ms, .. } => at(format!("no answer in {after_ms:.0} ms")),
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_child::Task;
-use railgate_child::program::{Ended, Run, run_program};
+use railgate_child::program::{Ended, KEPT_BYTES, Run, run_program};
 use railgate_fsutil::{read, trusted};
 use railgate_model::{Part, SiteCheck, SiteOutcome, SiteRequest};
 
@@ -58,7 +58,13 @@ fn program(request: &SiteRequest, check: &SiteCheck, deadline: Duration, node: &
     if let Some(job) = request.job {
         set("RAILGATE_JOB_ID", &job.to_string());
     }
-    Run { path: check.path.clone(), arguments: Vec::new(), environment, deadline_ms: whole_millis(deadline) }
+    Run {
+        path: check.path.clone(),
+        arguments: Vec::new(),
+        environment,
+        deadline_ms: whole_millis(deadline),
+        kept_bytes: KEPT_BYTES,
+    }
 }
 
 fn outcome(part: Part<SiteOutcome>) -> SiteOutcome {
@@ -107,8 +113,9 @@ pub fn site_checks(directory: &Path) -> Vec<SiteCheck> {
 fn run(input: &Run) -> SiteOutcome {
     match run_program(input) {
         Ended::Exited { code, out, err } => output::outcome_of(code, &out, &err),
+        Ended::Killed { signal, .. } => SiteOutcome::Failed(format!("killed by signal {signal}")),
         Ended::Failed(why) => SiteOutcome::Failed(why),
-        Ended::Silent { stuck, after_ms } => SiteOutcome::Silent { stuck, after_ms },
+        Ended::Silent { stuck, after_ms, .. } => SiteOutcome::Silent { stuck, after_ms },
     }
 }
 
