@@ -125,6 +125,15 @@ impl Drop for Made {
     }
 }
 
+/// Why there is no library.
+#[derive(Debug)]
+pub(crate) enum NotLoaded {
+    /// None is installed.
+    Absent(String),
+    /// One is installed, and cannot be used.
+    Unusable(String),
+}
+
 /// The library, for one card.
 #[derive(Debug)]
 pub(crate) struct CublasLt<'c> {
@@ -135,7 +144,7 @@ pub(crate) struct CublasLt<'c> {
 
 impl<'c> CublasLt<'c> {
     /// Loads the library for the context's card. The context is the current one of the thread.
-    pub(crate) fn load(context: &'c Context) -> Result<Self, String> {
+    pub(crate) fn load(context: &'c Context) -> Result<Self, NotLoaded> {
         let (mut absent, mut unusable) = (Vec::new(), Vec::new());
         for name in NAMES {
             // SAFETY: loading a library runs its constructors; cuBLASLt's have no precondition.
@@ -160,9 +169,9 @@ impl<'c> CublasLt<'c> {
             }
         }
         if unusable.is_empty() {
-            return Err(format!("libcublasLt is not installed: {}", absent.join("; ")));
+            return Err(NotLoaded::Absent(format!("libcublasLt is not installed: {}", absent.join("; "))));
         }
-        Err(unusable.join("; "))
+        Err(NotLoaded::Unusable(unusable.join("; ")))
     }
 
     /// 130100 for 13.1.0, 120905 for 12.9.5.

@@ -72,5 +72,5 @@ pub(crate) fn test(
 
 /// The line of a type that the card does not have.
 pub(crate) fn absent(of: Type) -> Said {
-    Said::unknown(format!("gemm-{}", of.name), "this card does not have the type")
+    Said::not_applicable(format!("gemm-{}", of.name), "this card does not have the type")
 }

@@ -15,7 +15,7 @@ mod rate;
 mod said;
 mod transfer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -41,7 +41,7 @@ use said::Said;
   railgate-gpu-selftest                                    all GPUs, a few seconds
   railgate-gpu-selftest --length full --gpu 0000:61:00.0   one GPU, longer
 
-Each line is a JSON object; `unknown` says why a test has no result.
+Each line is a JSON object; `unknown` is the reason why a test has no result.
 Rates (gemm-rate-*) need libcublasLt of CUDA 12 or 13, in LD_LIBRARY_PATH or a folder of the system."
 )]
 struct Arguments {
@@ -163,16 +163,18 @@ fn main() -> ExitCode {
 
 /// Tests all GPUs at once, then the copies between them. Returns whether a value was wrong.
 fn run(arguments: &Arguments) -> Result<bool, String> {
-    let devices: Arc<[Device]> = wanted(Driver::load()?.devices()?, &arguments.gpu)?.into();
+    // From here on, since a driver that is not loaded takes seconds to start.
+    let until = Instant::now() + arguments.deadline();
+    let (devices, absent) = wanted(Driver::load()?.devices()?, &arguments.gpu)?;
+    let devices: Arc<[Device]> = devices.into();
+    for gpu in absent {
+        print(&not_shown(gpu))?;
+    }
     let nvml = Nvml::init().ok().map(Arc::new);
     let usual = arguments.length.times(Shape::new(arguments.tiles));
     let times = Times { products: arguments.products.unwrap_or(usual.products), ..usual };
     let plants = arguments.plants();
-    let mut wait = Wait {
-        until: Instant::now() + arguments.deadline(),
-        seconds: arguments.deadline().as_secs(),
-        any_wrong: false,
-    };
+    let mut wait = Wait { until, seconds: arguments.deadline().as_secs(), any_wrong: false };
     let each = (0..devices.len()).map(|place| {
         let (devices, nvml) = (devices.clone(), nvml.clone());
         let test = move |say: &dyn Fn(GpuSelfTested)| {
@@ -234,19 +236,34 @@ impl Wait {
     }
 }
 
-/// The devices whose address is wanted.
-fn wanted(devices: Vec<Device>, addresses: &[PciAddress]) -> Result<Vec<Device>, String> {
+/// The devices whose address is wanted, and the addresses that the driver does not show.
+fn wanted(devices: Vec<Device>, addresses: &[PciAddress]) -> Result<(Vec<Device>, Vec<PciAddress>), String> {
     if devices.is_empty() {
         return Err("the driver shows no GPU to this process".to_owned());
     }
-    for wanted in addresses {
-        if !devices.iter().any(|device| device.pci == *wanted) {
-            let known: Vec<String> = devices.iter().map(|device| device.pci.to_string()).collect();
-            return Err(format!("no GPU {wanted} here; this process sees {}", known.join(", ")));
-        }
+    let is_shown = |wanted: &PciAddress| devices.iter().any(|device| device.pci == *wanted);
+    let absent: Vec<PciAddress> = addresses.iter().copied().filter(|wanted| !is_shown(wanted)).collect();
+    if let (Some(first), true) = (absent.first(), absent.len() == addresses.len()) {
+        let known: Vec<String> = devices.iter().map(|device| device.pci.to_string()).collect();
+        return Err(format!("no GPU {first} here; this process sees {}", known.join(", ")));
     }
     let is_wanted = |device: &Device| addresses.is_empty() || addresses.contains(&device.pci);
-    Ok(devices.into_iter().filter(is_wanted).collect())
+    Ok((devices.into_iter().filter(is_wanted).collect(), absent))
+}
+
+/// The line of a wanted GPU that the driver does not show. It costs the other GPUs nothing.
+fn not_shown(gpu: PciAddress) -> GpuSelfTested {
+    GpuSelfTested {
+        gpu,
+        to: None,
+        model: String::new(),
+        test: "start".to_owned(),
+        seconds: 0.0,
+        values: ValueCheck::None,
+        measured: BTreeMap::new(),
+        unknown: Some("the driver does not show this GPU to CUDA programs".to_owned()),
+        not_applicable: None,
+    }
 }
 
 /// Why a GPU must not be tested.
@@ -303,7 +320,7 @@ fn test_one(nvml: Option<&Nvml>, device: &Device, times: Times, plants: Plants, 
     say(Said::of("clock", || card::clock(nvml, device, &context, &kernels, times.shape)));
     say(Said::of("memory-bandwidth", || memory::bandwidth(&context, &kernels, times.copies)));
     say(Said::of("memory-pattern", || memory::pattern(&context, &kernels, times.patterns, plants.pattern)));
-    say(Said::of("host-copy", || transfer::host(&context, &kernels, times.copies)));
+    say(Said::of(GpuSelfTested::LAST, || transfer::host(&context, &kernels, times.copies)));
     // The last: an error in a library that others wrote costs no other result of this card.
     rate::test(nvml, device, &context, times.rate, say);
 }

@@ -12,7 +12,7 @@ use cudarc::cublaslt::sys::{cublasComputeType_t as Compute, cudaDataType as Data
 use nvml_wrapper::Nvml;
 
 use crate::card::observed;
-use crate::cublaslt::{CublasLt, Product, Types};
+use crate::cublaslt::{CublasLt, NotLoaded, Product, Types};
 use crate::cuda::{Buffer, Context, Device};
 use crate::said::{Outcome, Said};
 
@@ -77,13 +77,16 @@ pub(crate) fn test(nvml: Option<&Nvml>, device: &Device, context: &Context, load
     for of in TYPES {
         let name = format!("gemm-rate-{}", of.name);
         if device.capability < of.since {
-            say(Said::unknown(name, "this card does not have the type"));
+            say(Said::not_applicable(name, "this card does not have the type"));
             continue;
         }
         say(Said::of(name, || {
             // Loaded in the first test, whose time then includes it.
-            let library = library.get_or_init(|| CublasLt::load(context)).as_ref().map_err(Clone::clone)?;
-            measure(nvml, device, context, library, of, load)
+            match library.get_or_init(|| CublasLt::load(context)) {
+                Ok(library) => measure(nvml, device, context, library, of, load),
+                Err(NotLoaded::Absent(why)) => Ok(Outcome::not_applicable(why)),
+                Err(NotLoaded::Unusable(why)) => Err(why.clone()),
+            }
         }));
     }
 }

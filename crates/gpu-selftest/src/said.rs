@@ -17,15 +17,21 @@ pub(crate) struct Outcome {
     pub(crate) values: ValueCheck,
     pub(crate) measured: BTreeMap<String, f64>,
     pub(crate) unknown: Option<String>,
+    pub(crate) not_applicable: Option<String>,
 }
 
 impl Default for Outcome {
     fn default() -> Self {
-        Outcome { values: ValueCheck::None, measured: BTreeMap::new(), unknown: None }
+        Outcome { values: ValueCheck::None, measured: BTreeMap::new(), unknown: None, not_applicable: None }
     }
 }
 
 impl Outcome {
+    /// A test that cannot be made on this card or node, which is no gap.
+    pub(crate) fn not_applicable(why: &str) -> Self {
+        Outcome { not_applicable: Some(why.to_owned()), ..Outcome::default() }
+    }
+
     /// Adds a figure. Its name ends with its unit.
     pub(crate) fn with(mut self, name: &str, value: f64) -> Self {
         self.measured.insert(name.to_owned(), value);
@@ -53,6 +59,11 @@ impl Said {
         Said::of(test, || Err(why.to_owned()))
     }
 
+    /// A test that does not apply to the card.
+    pub(crate) fn not_applicable(test: impl Into<String>, why: &str) -> Self {
+        Said::of(test, || Ok(Outcome::not_applicable(why)))
+    }
+
     /// The line that is printed; `to`: the other GPU of a copy between two.
     pub(crate) fn line(self, of: &Device, to: Option<&Device>) -> GpuSelfTested {
         GpuSelfTested {
@@ -64,6 +75,7 @@ impl Said {
             values: self.outcome.values,
             measured: self.outcome.measured,
             unknown: self.outcome.unknown,
+            not_applicable: self.outcome.not_applicable,
         }
     }
 }

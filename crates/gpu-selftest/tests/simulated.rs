@@ -2,71 +2,18 @@
 //! absent.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod machine;
+
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
-use std::process::{Command, Output};
 
-use cuda::{Device, Wrong};
+use cuda::Wrong;
+use machine::{Machine, program};
 use railgate_model::{GpuProcess, GpuSelfTested, PciAddress, Reading, ValueCheck};
-use tempfile::TempDir;
 
 const TYPES: [&str; 6] = ["bf16", "fp16", "tf32", "fp8", "int8", "fp64"];
 /// With a rate.
 const RATED: [&str; 5] = ["bf16", "fp16", "tf32", "fp8", "fp32"];
-
-/// Two cards, whose addresses no other test uses, because one test of a card excludes another.
-struct Machine {
-    dir: TempDir,
-    cuda: cuda::Scenario,
-    nvml: nvidia_ml::Scenario,
-    addresses: Vec<PciAddress>,
-}
-
-impl Machine {
-    fn new(first_bus: i32) -> Self {
-        let profile = railgate_profiles::load("h200-sxm", &[]).unwrap();
-        let mut gpus = railgate_simulate::simulated(&profile, &[]).gpus.data().unwrap().clone();
-        gpus.gpus.truncate(2);
-        gpus.count = Reading::Known(2);
-        let buses = [first_bus, first_bus + 1];
-        let addresses: Vec<PciAddress> =
-            buses.iter().map(|bus| format!("0000:{bus:02x}:00.0").parse().unwrap()).collect();
-        for (gpu, address) in gpus.gpus.iter_mut().zip(&addresses) {
-            gpu.pci = Reading::Known(*address);
-            gpu.processes = Reading::Known(Vec::new());
-        }
-        let device = |bus| Device { bus, name: "NVIDIA H200".to_owned(), capability: 90, free_mib: 40 };
-        Machine {
-            dir: tempfile::tempdir().unwrap(),
-            cuda: cuda::Scenario { devices: buses.map(device).to_vec(), ..cuda::Scenario::default() },
-            nvml: nvidia_ml::Scenario::of(&gpus),
-            addresses,
-        }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.cuda.install(self.dir.path()).unwrap();
-        nvidia_ml::install(self.dir.path(), &self.nvml).unwrap();
-        program(self.dir.path(), arguments)
-    }
-
-    /// Exit code and lines.
-    fn lines(&self, arguments: &[&str]) -> (i32, Vec<GpuSelfTested>) {
-        let output = self.run(&[&["--products", "1", "--tiles", "4"], arguments].concat());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        (output.status.code().unwrap(), lines)
-    }
-}
-
-fn program(libraries: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_railgate-gpu-selftest"))
-        .args(arguments)
-        .env("LD_LIBRARY_PATH", libraries)
-        .output()
-        .unwrap()
-}
 
 fn of<'a>(lines: &'a [GpuSelfTested], gpu: &PciAddress, test: &str) -> &'a GpuSelfTested {
     let mut found = lines.iter().filter(|line| line.gpu == *gpu && line.test == test);
@@ -128,7 +75,7 @@ fn cublaslt_gives_the_rate_of_each_type() {
         let line = of(&lines, gpu, &format!("gemm-rate-{name}"));
         assert_eq!(line.values, ValueCheck::None);
         if (gpu, name) == (old, "fp8") {
-            assert_eq!(why(line), "this card does not have the type");
+            assert_eq!(line.not_applicable.as_deref(), Some("this card does not have the type"));
             continue;
         }
         assert_eq!(line.unknown, None);
@@ -142,14 +89,16 @@ fn cublaslt_gives_the_rate_of_each_type() {
 }
 
 #[test]
-fn without_cublaslt_rates_are_unknown() {
+fn without_cublaslt_no_rate_is_missing() {
     let machine = Machine::new(0xA0);
     let (code, lines) = machine.lines(&[]);
     assert_eq!(code, 0);
     for (gpu, name) in machine.addresses.iter().flat_map(|gpu| RATED.map(|name| (gpu, name))) {
         let line = of(&lines, gpu, &format!("gemm-rate-{name}"));
-        assert!(why(line).starts_with("libcublasLt is not installed: libcublasLt.so.13: "), "{line:?}");
-        assert!(why(line).contains("; libcublasLt.so.12: ") && line.measured.is_empty(), "{line:?}");
+        let why = line.not_applicable.as_deref().unwrap_or_default();
+        assert!(why.starts_with("libcublasLt is not installed: libcublasLt.so.13: "), "{line:?}");
+        assert!(why.contains("; libcublasLt.so.12: ") && line.measured.is_empty(), "{line:?}");
+        assert_eq!(line.unknown, None);
     }
 }
 
@@ -247,7 +196,11 @@ fn errors_of_the_driver_are_unknown_with_its_words() {
     let [small, old] = machine.addresses[..] else { panic!() };
     let told = why(of(&lines, &small, "gemm-bf16"));
     assert_eq!(told, "cuMemAlloc: out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
-    assert_eq!(why(of(&lines, &old, "gemm-fp8")), "this card does not have the type");
+    let fp8 = of(&lines, &old, "gemm-fp8");
+    assert_eq!(
+        (fp8.not_applicable.as_deref(), &fp8.unknown),
+        (Some("this card does not have the type"), &None)
+    );
     machine.cuda.fail.insert("cuDevicePrimaryCtxRetain".to_owned(), 46);
     let (code, lines) = machine.lines(&["--gpu", &small.to_string()]);
     let told = why(of(&lines, &small, "start"));
@@ -274,6 +227,19 @@ fn without_a_driver_or_a_gpu_nothing_is_tested() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(said, "error: no GPU 0000:99:00.0 here; this process sees 0000:70:00.0, 0000:71:00.0\n");
+}
+
+#[test]
+fn a_card_that_cuda_does_not_show_costs_the_others_nothing() {
+    let machine = Machine::new(0x74);
+    let gpu = machine.addresses[1].to_string();
+    let (code, lines) = machine.lines(&["--gpu", "0000:99:00.0", "--gpu", &gpu]);
+    let absent = "0000:99:00.0".parse().unwrap();
+    assert_eq!(
+        (code, why(of(&lines, &absent, "start"))),
+        (0, "the driver does not show this GPU to CUDA programs")
+    );
+    assert_eq!(of(&lines, &machine.addresses[1], GpuSelfTested::LAST).unknown, None);
 }
 
 /// Without NVML it is not known whether another job uses the card.

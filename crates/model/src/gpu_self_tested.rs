@@ -4,6 +4,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::PciAddress;
 
+/// What `railgate-gpu-selftest` printed about the GPUs of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuSelfTest {
+    /// The GPUs that it was to test; it refuses one that another process uses meanwhile.
+    pub asked: Vec<PciAddress>,
+    /// Its results, in the order of its output.
+    pub tests: Vec<GpuSelfTested>,
+    /// Why results may be missing: it was killed at its deadline, it crashed, or a line is not a result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
+}
+
+/// How long each GPU works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SelfTestLength {
+    /// Ten to fifteen seconds for eight GPUs.
+    #[default]
+    Quick,
+    /// At most 90 s.
+    Full,
+}
+
+impl SelfTestLength {
+    /// Returns the argument of the program's `--length`, which is also the value in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SelfTestLength::Quick => "quick",
+            SelfTestLength::Full => "full",
+        }
+    }
+}
+
 /// The result of one test of one GPU: a line of `railgate-gpu-selftest`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuSelfTested {
@@ -25,6 +58,14 @@ pub struct GpuSelfTested {
     /// Why there is no result, or not all of it: that is neither good nor bad.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
+    /// Why the test does not apply to this card or node: no result is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_applicable: Option<String>,
+}
+
+impl GpuSelfTested {
+    /// The last test of the values of a GPU alone. Rates of products and copies between GPUs follow.
+    pub const LAST: &str = "host-copy";
 }
 
 /// Comparison of every value with what it must be.

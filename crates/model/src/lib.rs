@@ -61,7 +61,7 @@ pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, Recov
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
 pub use gpu_places::GpuPlace;
 pub use gpu_samples::{GpmMetric, GpuCounters, GpuField, GpuSample, GpuSamples, Watched, WatchedGpu};
-pub use gpu_self_tested::{GpuSelfTested, ValueCheck, WrongValue};
+pub use gpu_self_tested::{GpuSelfTest, GpuSelfTested, SelfTestLength, ValueCheck, WrongValue};
 pub use host::{Host, Mount, MountProbe};
 pub use job::{Allocation, GpuId, Job, JobRequest, Phase};
 pub use job_gpus::{GpuInventory, JobGpus, KnownGpu, SampledGpu, SampledGpus};
