@@ -224,6 +224,7 @@ mod tests {
             };
             let kind = |reading: &FollowUp| match reading {
                 FollowUp::RdmaSelfTest { devices, .. } => ("test", devices.len()),
+                FollowUp::GpuSelfTest { gpus, .. } => ("compute", gpus.len()),
                 FollowUp::Optics(devices) => ("optics", devices.len()),
                 FollowUp::Statistics(devices) => ("statistics", devices.len()),
             };

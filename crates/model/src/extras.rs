@@ -2,7 +2,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Optic, Part, Reading, SelfTested, SiteCheck, SiteRequest, TopologyFile};
+use crate::{
+    GpuSelfTest, Optic, Part, PciAddress, Reading, SelfTestLength, SelfTested, SiteCheck, SiteRequest,
+    TopologyFile,
+};
 
 /// A reading that is made on request only, since it costs time or starts a program. It runs beside the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,15 @@ pub enum FollowUp {
         /// RDMA devices: `mlx5_2`.
         devices: Vec<String>,
     },
+    /// The GPU self-test.
+    GpuSelfTest {
+        /// The program that tests.
+        program: PathBuf,
+        /// GPUs that no process uses; if there is none, the program is not started.
+        gpus: Vec<PciAddress>,
+        /// How long each of them works.
+        length: SelfTestLength,
+    },
     /// The modules in these ports: RDMA device and network interface.
     Optics(Vec<(String, String)>),
     /// What the drivers of these interfaces count: RDMA device and network interface.
@@ -49,6 +61,9 @@ pub struct Extras {
     /// What the RDMA devices did in a self-test, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_self_test: Option<Part<Vec<SelfTested>>>,
+    /// What the GPUs did in a self-test, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_self_test: Option<Part<GpuSelfTest>>,
     /// The modules in the compute ports, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optics: Option<Part<Vec<Optic>>>,

@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::{Calls, with_json};
 use crate::extras::{Ask, Put, begin};
+use crate::gpu_self_test::gpu_self_test;
 use crate::optics::optics;
 use crate::rdma_self_test::rdma_self_test;
 use crate::statistics::read_statistics;
 use crate::{
-    SourceConfig, gpu_processes, gpu_watch, nvml, optics, rdma_self_test, readers, statistics, xid_watch,
+    SourceConfig, gpu_processes, gpu_self_test, gpu_watch, nvml, optics, rdma_self_test, readers, statistics,
+    xid_watch,
 };
 
 /// What to look at, and how long that may take.
@@ -98,6 +100,9 @@ pub fn follow_up(source: &SourceConfig, readings: &[FollowUp], until: Instant, s
             FollowUp::RdmaSelfTest { program, devices } => {
                 snapshot.extras.rdma_self_test = Some(rdma_self_test(program, devices, left));
             }
+            FollowUp::GpuSelfTest { program, gpus, length } => {
+                snapshot.extras.gpu_self_test = Some(gpu_self_test(program, gpus, *length, left));
+            }
             // A file tree has no network interfaces.
             FollowUp::Optics(_) | FollowUp::Statistics(_) if !source.is_system() => {}
             FollowUp::Optics(devices) => snapshot.extras.optics = Some(optics(devices, left)),
@@ -118,6 +123,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task::new(KERNEL_LOG, kernel_log_task),
     Task::new(HOST, host_task),
     Task::new(rdma_self_test::TASK, rdma_self_test::task),
+    Task::new(gpu_self_test::TASK, gpu_self_test::task),
     Task::new(optics::TASK, optics::task),
     gpu_watch::TASK,
     xid_watch::TASK,

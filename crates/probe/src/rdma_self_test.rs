@@ -1,14 +1,14 @@
-//! The RDMA self-test. It is a separate program, because it links libibverbs, and runs in a child with a deadline.
+//! The RDMA self-test: `railgate-rdma-selftest`, the only program that links libibverbs.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use railgate_child::program::{Ended, KEPT_BYTES, Run, run_program};
+use railgate_child::program::Run;
 use railgate_model::{Part, SelfTested};
 
 use crate::answer;
-use crate::calls::program_deadline;
+use crate::calls::with_json;
+use crate::self_test::{End, printed, results, run_of};
 
 pub(crate) const TASK: &str = "node-rdma-self-test";
 
@@ -18,40 +18,20 @@ pub(crate) fn rdma_self_test(
     devices: &[String],
     deadline: Duration,
 ) -> Part<Vec<SelfTested>> {
-    let input = Run {
-        path: program.to_owned(),
-        arguments: devices.to_vec(),
-        environment: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
-        deadline_ms: u64::try_from(program_deadline(deadline).as_millis()).unwrap_or(u64::MAX),
-        kept_bytes: KEPT_BYTES,
-    };
-    answer::asked(TASK, &input, deadline)
+    answer::asked(TASK, &run_of(program, devices.to_vec(), deadline), deadline)
 }
 
 pub(crate) fn task(input: &[u8]) -> Result<Vec<u8>, String> {
-    let input: Run = serde_json::from_slice(input).map_err(|why| format!("input: {why}"))?;
-    let program = input.path.display().to_string();
-    match run_program(&input) {
-        Ended::Exited { code: 0, out, .. } => {
-            let said = said(&out).map_err(|why| format!("{program}: {why}"))?;
-            serde_json::to_vec(&said).map_err(|why| format!("reply: {why}"))
+    with_json(input, |input: Run| {
+        let of_program = |why: String| format!("{}: {why}", input.path.display());
+        let printed = printed(&input).map_err(of_program)?;
+        if printed.end != End::Code(0) {
+            return Err(of_program(printed.how));
         }
-        Ended::Exited { code, err, .. } => {
-            let first = err.lines().next().unwrap_or("no message");
-            Err(format!("{program}: exit code {code}: {first}"))
-        }
-        Ended::Killed { signal, .. } => Err(format!("{program}: killed by signal {signal}")),
-        Ended::Failed(why) => Err(format!("{program}: {why}")),
-        Ended::Silent { stuck, .. } => {
-            let how = if stuck { ", stuck in the kernel" } else { "" };
-            Err(format!("{program}: no answer in {} ms{how}", input.deadline_ms))
-        }
-    }
-}
-
-/// Parses one line of JSON per device.
-fn said(out: &str) -> Result<Vec<SelfTested>, String> {
-    out.lines().map(|line| serde_json::from_str(line).map_err(|why| format!("'{line}': {why}"))).collect()
+        // A line that cannot be read may be the only one about a device that failed.
+        let (devices, problem) = results::<SelfTested>(&printed.out);
+        problem.map_or(Ok(devices), |why| Err(of_program(why)))
+    })
 }
 
 #[cfg(test)]
@@ -62,9 +42,8 @@ mod tests {
     fn each_line_of_output_is_one_device() {
         let out = "{\"device\":\"mlx5_0\",\"gbps\":190.5,\"bytes\":8,\"error\":null}\n\
                    {\"device\":\"mlx5_1\",\"gbps\":null,\"bytes\":0,\"error\":\"open: no\"}\n";
-        let said = said(out).unwrap();
-        assert_eq!((said[0].gbps, said[1].error.as_deref()), (Some(190.5), Some("open: no")));
-        assert!(super::said("segmentation fault").is_err());
-        assert!(super::said("").unwrap().is_empty());
+        let (devices, problem) = results::<SelfTested>(out);
+        assert_eq!((devices[0].gbps, devices[1].error.as_deref()), (Some(190.5), Some("open: no")));
+        assert_eq!(problem, None);
     }
 }
