@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Check as the gate does in this phase
     #[arg(long, value_enum, default_value_t = PhaseArg::Periodic)]
     phase: PhaseArg,
-    /// Also exercise the hardware: the RDMA self-test
+    /// Also exercise the hardware: the self-tests of GPUs and RDMA devices
     #[arg(long, conflicts_with_all = ["drain", "snapshot", "simulate"])]
     full: bool,
     /// Act on the verdict: drain this node if it is unfit and policy allows (`[gate] mode`, breaker, pause).

@@ -345,6 +345,7 @@ const SHOWN: &[&str] = &[
     "gpu-recove",
     "gpu-remap@",
     "gpu-retire",
+    "gpu-self-t",
     "gpu-sxid@0",
     "gpu-thrott",
     "gpu-xid@3:",

@@ -1,10 +1,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use railgate_model::{Action, Phase};
+use railgate_model::{Action, Phase, SelfTestLength};
 use serde::{Deserialize, Serialize};
 
 use crate::{CHECKS, CheckInfo, Checks, Memory, PhasePolicy};
+
+/// Shortest deadline of a check run with a full self-test of the GPUs: that takes at most 90 s, the rest of the run some more.
+const FULL_SELF_TEST: Duration = Duration::from_secs(120);
 
 /// Whether the gate acts on verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,6 +143,13 @@ impl GateConfig {
             }
             problems.extend(check.problems(&self.checks).into_iter().map(|why| format!("{key}.{why}")));
         }
+        if self.checks.gpu_self_test.length == SelfTestLength::Full && self.deadline < FULL_SELF_TEST {
+            problems.push(format!(
+                "gate.checks.gpu-self-test.length: 'full' needs a gate.deadline of at least {}, not {}",
+                humantime::format_duration(FULL_SELF_TEST),
+                humantime::format_duration(self.deadline)
+            ));
+        }
         problems
     }
 }
@@ -180,6 +190,19 @@ mod tests {
         let part = refused("[prolog]\nrequired = [\"gpu\"]");
         assert!(part.contains("`gpu`") && part.contains("`gpus`"), "{part}");
         assert!(refused("deadline = \"soon\"").contains("'soon' is not a duration"));
+    }
+
+    #[test]
+    fn a_full_self_test_needs_a_long_deadline() {
+        let problems = |deadline: &str| {
+            let table = format!("deadline = \"{deadline}\"\n[checks.gpu-self-test]\nlength = \"full\"");
+            toml::from_str::<GateConfig>(&table).unwrap().problems()
+        };
+        assert_eq!(
+            problems("30s"),
+            ["gate.checks.gpu-self-test.length: 'full' needs a gate.deadline of at least 2m, not 30s"]
+        );
+        assert_eq!(problems("2m"), Vec::<String>::new());
     }
 
     #[test]

@@ -86,6 +86,8 @@ pub fn follow_ups(config: &GateConfig, seen: &Seen<'_>, full: bool) -> Vec<Follo
             add(&mut readings, reading);
         }
     }
+    // A GPU that hangs takes all of the time that is left.
+    readings.sort_by_key(|reading| matches!(reading, FollowUp::GpuSelfTest { .. }));
     readings
 }
 
@@ -231,7 +233,8 @@ mod tests {
             follow_ups(&config, &seen, full).iter().map(kind).collect::<Vec<_>>()
         };
         assert_eq!(planned("", false, false), [("optics", 8), ("statistics", 8)]);
-        assert_eq!(planned("", true, false), [("test", 8), ("optics", 8), ("statistics", 8)]);
+        let all = [("test", 8), ("optics", 8), ("statistics", 8), ("compute", 8)];
+        assert_eq!(planned("", true, false), all, "the GPUs last");
         assert_eq!(
             planned("", true, true),
             [("optics", 1), ("statistics", 1)],

@@ -71,7 +71,7 @@ pub struct Purpose<'a> {
     pub everything: bool,
     /// Read the kernel log even if no check needs it: from `kernel_since`, else from its beginning.
     pub kernel_log: bool,
-    /// Also exercise the hardware (the RDMA self-test), if the whole node is checked.
+    /// Also exercise the hardware (the self-tests of GPUs and RDMA devices), if the whole node is checked.
     pub full: bool,
     /// Save no state: the result is only displayed.
     pub trial: bool,

@@ -5,6 +5,7 @@ use railgate_model::{
 
 use super::fabric_faults;
 use super::gpu_effect;
+use super::gpu_self_test;
 use super::host_faults::{self, HostFault};
 use super::machine::rate_text;
 use super::xid_text::xid_text;
@@ -70,6 +71,7 @@ fn one(snapshot: &mut Snapshot, Fault { kind, index }: Fault) {
         }
         FaultKind::IbRenamed => rename(snapshot),
         FaultKind::Fabric(fault) => fabric_faults::apply(snapshot, fault, index),
+        FaultKind::GpuSelfTest(fault) => gpu_self_test::apply(snapshot, fault, index),
         FaultKind::Host(fault) => {
             if let Some(text) = host_faults::apply(snapshot, fault) {
                 say(snapshot, text);

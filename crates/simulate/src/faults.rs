@@ -5,6 +5,7 @@ use railgate_text::did_you_mean;
 
 use super::SimulateError;
 use super::fabric_faults::FabricFault;
+use super::gpu_self_test::GpuSelfTestFault;
 use super::host_faults::{HostFault, log_lines};
 
 /// The part that has the fault.
@@ -97,6 +98,7 @@ pub enum FaultKind {
     KmsgUnreadable,
     KmsgForged,
     Fabric(FabricFault),
+    GpuSelfTest(GpuSelfTestFault),
     Host(HostFault),
 }
 
@@ -135,6 +137,10 @@ const fn hca(id: &'static str, kind: FaultKind, about: &'static str) -> FaultInf
 
 const fn fabric(id: &'static str, fault: FabricFault, about: &'static str) -> FaultInfo {
     hca(id, FaultKind::Fabric(fault), about)
+}
+
+const fn gpu_self_test(id: &'static str, fault: GpuSelfTestFault, about: &'static str) -> FaultInfo {
+    gpu(id, FaultKind::GpuSelfTest(fault), about)
 }
 
 const fn mount(id: &'static str, kind: FaultKind, about: &'static str) -> FaultInfo {
@@ -442,7 +448,27 @@ pub const FAULTS: &[FaultInfo] = &[
     node(
         "rdma-self-test-missing",
         FaultKind::Fabric(FabricFault::SelfTestMissing),
-        "the self-test is requested, but its program is not installed",
+        "the self-test of the HCAs is requested, but its program is not installed",
+    ),
+    gpu_self_test(
+        "gpu-self-test-wrong",
+        GpuSelfTestFault::Wrong,
+        "the GPU computes a wrong value in the self-test",
+    ),
+    gpu_self_test(
+        "gpu-self-test-silent",
+        GpuSelfTestFault::Silent,
+        "the GPU does not answer after the first test of the self-test",
+    ),
+    gpu_self_test(
+        "gpu-self-test-slow",
+        GpuSelfTestFault::Slow,
+        "the GPU's memory has two thirds of the others' read rate in the self-test",
+    ),
+    node(
+        "gpu-self-test-missing",
+        FaultKind::GpuSelfTest(GpuSelfTestFault::Missing),
+        "the self-test of the GPUs is requested, but its program is not installed",
     ),
     node(
         "gpu-direct-missing",

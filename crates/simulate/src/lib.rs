@@ -10,6 +10,7 @@ mod fabric_faults;
 mod faults;
 mod gpu_details;
 mod gpu_effect;
+mod gpu_self_test;
 mod host;
 mod host_faults;
 mod machine;
@@ -23,6 +24,7 @@ use railgate_model::{Profile, ProfileError, Snapshot};
 
 pub use fabric_faults::FabricFault;
 pub use faults::{FAULTS, Fault, FaultInfo, FaultKind, FaultPart};
+pub use gpu_self_test::GpuSelfTestFault;
 pub use host_faults::HostFault;
 pub use recorded::{RecordedError, recorded};
 pub use xid_text::xid_text;

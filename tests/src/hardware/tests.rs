@@ -33,7 +33,7 @@ fn plain_fabric(fabric: &Fabric) -> Fabric {
 }
 
 /// Fields that a tree of files cannot show: they come from system calls, processes, or modules in ports.
-const UNSEEN: [&str; 19] = [
+const UNSEEN: [&str; 20] = [
     "boot-arg-missing",
     "clock-",
     "disk-full",
@@ -41,6 +41,7 @@ const UNSEEN: [&str; 19] = [
     "disk-read-only",
     "disk-unreadable",
     "fabric-manager-other",
+    "gpu-self-test-",
     "machine-check",
     "memlock-low",
     "memory-missing",

@@ -28,6 +28,7 @@ mod gpu_processes;
 mod gpu_recovery_action;
 mod gpu_remap;
 mod gpu_retired_pages;
+mod gpu_self_test;
 mod gpu_sxid;
 mod gpu_temperature;
 mod gpu_throttle;
@@ -87,6 +88,7 @@ register! {
     gpu_peers::GpuPeers = "gpu-peers",
     gpu_pcie::GpuPcie = "gpu-pcie",
     gpu_retired_pages::GpuRetiredPages = "gpu-retired-pages",
+    gpu_self_test::GpuSelfTest = "gpu-self-test",
     gpu_throttle::GpuThrottle = "gpu-throttle",
     gpu_temperature::GpuTemperature = "gpu-temperature",
     gpu_link_errors::GpuLinkErrors = "gpu-link-errors",

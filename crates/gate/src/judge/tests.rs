@@ -546,6 +546,7 @@ fn every_simulated_fault_is_found_or_known_to_be_harmless() {
         "roce-gid-subnet",
         "roce-mtu-low",
         "rdma-self-test-missing",
+        "gpu-self-test-missing",
         "nvme-missing",
         "nvme-worn",
         "memory-missing",

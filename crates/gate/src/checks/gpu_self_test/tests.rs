@@ -1,0 +1,410 @@
+use std::collections::BTreeMap;
+
+use railgate_model::{Fitness, GpuProcess};
+
+use super::*;
+use crate::testing::{Case, case, job};
+use crate::{GateConfig, Memory, Seen, follow_ups};
+
+/// A node on which each GPU has passed.
+fn passed() -> Case {
+    with(|_| {})
+}
+
+/// The same with other results.
+fn with(bend: impl FnOnce(&mut Results)) -> Case {
+    case("h100-sxm").with(|case| {
+        let mut results = healthy(&addresses(case));
+        bend(&mut results);
+        case.now.extras.gpu_self_test = Some(Part::Read { data: results, took_ms: 9_000.0 });
+    })
+}
+
+fn addresses(case: &Case) -> Vec<PciAddress> {
+    let gpus = &case.now.gpus.data().unwrap().gpus;
+    gpus.iter().map(|gpu| *gpu.pci.known().unwrap()).collect()
+}
+
+fn healthy(gpus: &[PciAddress]) -> Results {
+    let right = || ValueCheck::Right { compared: 1000, digest: None };
+    let each = gpus.iter().flat_map(|gpu| {
+        [
+            line(*gpu, "gemm-bf16", right(), &[]),
+            line(*gpu, "gemm-fp16", right(), &[]),
+            line(*gpu, "memory-bandwidth", ValueCheck::None, &[("copy_gb_s", 2830.0)]),
+            line(*gpu, "memory-pattern", right(), &[("read_gb_s", 3060.0), ("write_gb_s", 3180.0)]),
+            line(
+                *gpu,
+                GpuSelfTested::LAST,
+                right(),
+                &[("host_to_device_gb_s", 55.0), ("device_to_host_gb_s", 55.0)],
+            ),
+        ]
+    });
+    Results { asked: gpus.to_vec(), tests: each.collect(), incomplete: None }
+}
+
+fn line(gpu: PciAddress, test: &str, values: ValueCheck, figures: &[(&str, f64)]) -> GpuSelfTested {
+    GpuSelfTested {
+        gpu,
+        to: None,
+        model: "NVIDIA H100 80GB HBM3".to_owned(),
+        test: test.to_owned(),
+        seconds: 0.5,
+        values,
+        measured: figures
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect::<BTreeMap<_, _>>(),
+        unknown: None,
+        not_applicable: None,
+    }
+}
+
+fn wrong(place: &str) -> ValueCheck {
+    let first =
+        WrongValue { place: place.to_owned(), got: "43f60000".to_owned(), want: "43b60000".to_owned() };
+    ValueCheck::Wrong { compared: 1000, wrong: 3, first: vec![first] }
+}
+
+/// The result of a test of the GPU with this index.
+fn of<'a>(results: &'a mut Results, index: usize, test: &str) -> &'a mut GpuSelfTested {
+    let gpu = results.asked[index];
+    results.tests.iter_mut().find(|line| line.gpu == gpu && line.test == test).unwrap()
+}
+
+/// All findings of the check that are more than a note.
+fn told(case: &Case) -> Vec<String> {
+    let findings = case.judge().findings;
+    let ours = |finding: &&railgate_model::Finding| {
+        finding.check == "gpu-self-test" && finding.severity > Severity::Note
+    };
+    findings.iter().filter(ours).map(crate::testing::line).collect()
+}
+
+#[test]
+fn gpus_that_passed_are_noted_with_their_rates() {
+    assert_eq!((passed().summary().as_str(), passed().of("gpu-self-test").len()), ("fit", 8));
+    let findings = passed().judge().findings;
+    let note = findings.iter().find(|finding| finding.check == "gpu-self-test").unwrap();
+    assert_eq!(
+        (note.severity, note.what.as_str()),
+        (Severity::Note, "0000:1b:00.0: 5 tests, all values right")
+    );
+    assert_eq!(note.evidence[0].what, "gpu 0 memory copy");
+    assert_eq!(note.evidence[0].got, "2830.0 GB/s");
+    assert_eq!(case("h100-sxm").of("gpu-self-test"), [], "not requested");
+}
+
+#[test]
+fn a_wrong_value_drains_and_names_gpu_test_and_place() {
+    let one = with(|results| of(results, 3, "gemm-bf16").values = wrong("tile 3,1, row 402, column 190"));
+    assert_eq!(
+        one.summary(),
+        "unfit: fail gpu-self-test@3: 0000:61:00.0: 3 of 1000 values of gemm-bf16 wrong; test again, then RMA"
+    );
+    let finding = one.judge().findings[0].clone();
+    assert_eq!(finding.class, Class::Node);
+    assert_eq!(finding.evidence[0].got, "43f60000 at tile 3,1, row 402, column 190");
+    assert_eq!(finding.evidence[0].want, "43b60000");
+    let gentle = with(|results| of(results, 3, "gemm-bf16").values = wrong("x"))
+        .settings("[checks.gpu-self-test]\nseverity = \"warn\"");
+    assert_eq!(gentle.fitness(), Fitness::Degraded);
+}
+
+#[test]
+fn a_gpu_of_another_job_does_not_drain() {
+    let one = with(|results| of(results, 3, "gemm-bf16").values = wrong("tile 0,0")).holding(&[0, 1]);
+    assert_eq!(one.fitness(), Fitness::Degraded);
+    assert!(told(&one)[0].contains("(not this job's)"), "{:?}", told(&one));
+}
+
+#[test]
+fn a_wrong_copy_names_both_gpus() {
+    let copy = with(|results| {
+        let mut copy = line(results.asked[3], "peer-copy", wrong("byte 0x18"), &[]);
+        copy.to = Some(results.asked[5]);
+        results.tests.push(copy);
+    });
+    assert_eq!(
+        copy.summary(),
+        "unfit: fail gpu-self-test@3: 0000:61:00.0: 3 of 1000 values of peer-copy to gpu 5 wrong; \
+         test again, then RMA"
+    );
+}
+
+#[test]
+fn the_same_wrong_values_on_all_gpus_do_not_drain() {
+    let on = |gpus: std::ops::Range<usize>, place: fn(usize) -> String| {
+        with(|results| {
+            for index in gpus {
+                of(results, index, "gemm-bf16").values = wrong(&place(index));
+            }
+        })
+    };
+    let alike = on(0..8, |_| "tile 0,0".to_owned());
+    assert_eq!(
+        told(&alike),
+        ["warn gpu-self-test: the same wrong values of gemm-bf16 on all 8 GPUs; check driver"]
+    );
+    assert_eq!(alike.fitness(), Fitness::Degraded);
+    assert_eq!(on(0..7, |_| "tile 0,0".to_owned()).fitness(), Fitness::Unfit, "one GPU is right");
+    assert_eq!(on(0..8, |index| format!("tile {index},0")).fitness(), Fitness::Unfit, "they differ");
+}
+
+#[test]
+fn results_before_a_hang_count_and_the_rest_is_unknown() {
+    let hang = with(|results| {
+        let (slow, bad) = (results.asked[2], results.asked[6]);
+        let hung = |line: &GpuSelfTested| (line.gpu == slow || line.gpu == bad) && line.test != "gemm-bf16";
+        results.tests.retain(|line| !hung(line));
+        of(results, 6, "gemm-bf16").values = wrong("tile 0,0");
+        results.incomplete = Some("no answer in 22000 ms".to_owned());
+    });
+    let bad = "0000:d1:00.0";
+    let expected = [
+        format!("fail gpu-self-test@6: {bad}: 3 of 1000 values of gemm-bf16 wrong; test again, then RMA"),
+        "unknown gpu-self-test@2: 0000:52:00.0: no result after gemm-bf16: no answer in 22000 ms; run it by hand"
+            .to_owned(),
+        format!("unknown gpu-self-test@6: {bad}: no result after gemm-bf16: no answer in 22000 ms; run it by hand"),
+    ];
+    assert_eq!(told(&hang), expected);
+    let nothing = with(|results| {
+        results.tests.clear();
+        results.incomplete = Some("exit code 3: error: cuInit: no CUDA-capable device".to_owned());
+    });
+    assert_eq!(told(&nothing).len(), 8);
+    assert_eq!(nothing.fitness(), Fitness::Degraded);
+    let none = with(|results| results.tests.clear());
+    assert!(told(&none)[0].contains("no result: the program ended without one"), "{:?}", told(&none));
+}
+
+#[test]
+fn the_copies_between_gpus_may_be_what_is_missing() {
+    let cut = with(|results| results.incomplete = Some("no answer in 22000 ms".to_owned()));
+    assert_eq!(
+        told(&cut),
+        ["unknown gpu-self-test: results may be missing: no answer in 22000 ms; run it by hand"]
+    );
+}
+
+#[test]
+fn a_test_without_a_result_is_unknown_and_one_that_does_not_apply_is_not() {
+    let open = with(|results| {
+        of(results, 1, "gemm-bf16").unknown = Some("cuMemAlloc: out of memory".to_owned());
+        of(results, 1, "gemm-fp16").unknown = Some("cuMemAlloc: out of memory".to_owned());
+    });
+    assert_eq!(
+        told(&open),
+        [
+            "unknown gpu-self-test@1: 0000:43:00.0: no result of gemm-bf16 (and 1 more): cuMemAlloc: out of memory; run it by hand"
+        ]
+    );
+    let old = with(|results| {
+        of(results, 1, "gemm-bf16").not_applicable = Some("this card does not have the type".to_owned());
+    });
+    assert_eq!((told(&old), old.summary().as_str()), (vec![], "fit"));
+}
+
+#[test]
+fn a_missing_test_program_is_unknown_and_the_node_stays_fit() {
+    let missing = case("h100-sxm").with(|case| {
+        let why = "cannot be started: No such file or directory".to_owned();
+        case.now.extras.gpu_self_test = Some(Part::Failed { why, took_ms: 1.0 });
+    });
+    assert_eq!((missing.summary().as_str(), missing.of("gpu-self-test")), ("fit", vec![Severity::Unknown]));
+}
+
+#[test]
+fn contradictory_results_do_not_drain() {
+    let values = |wrong, compared| {
+        with(|results| {
+            of(results, 3, "gemm-bf16").values = ValueCheck::Wrong { compared, wrong, first: Vec::new() };
+        })
+    };
+    assert_eq!(values(0, 1000).summary(), "fit", "{:?}", told(&values(0, 1000)));
+    assert_eq!(values(5, 4).summary(), "fit");
+    assert_eq!(told(&values(5, 4)).len(), 1);
+    assert_eq!(values(4, 4).fitness(), Fitness::Unfit);
+    let stranger = with(|results| {
+        let gpu = "0000:99:00.0".parse().unwrap();
+        results.tests.push(line(gpu, "gemm-bf16", wrong("tile 0,0"), &[]));
+    });
+    assert_eq!(stranger.summary(), "fit");
+    assert_eq!(
+        told(&stranger),
+        ["unknown gpu-self-test: result of 0000:99:00.0, which was not to be tested; check program"]
+    );
+}
+
+#[test]
+fn texts_of_the_program_are_printable_and_short() {
+    let hostile = with(|results| {
+        let test = of(results, 3, "gemm-bf16");
+        test.test = "\u{1b}[2Jgemm\nfail gpu-lost@1".to_owned();
+        test.values = wrong(&"\u{202e}x".repeat(5_000));
+    });
+    let finding = hostile.judge().findings[0].clone();
+    for text in [&finding.what, &finding.evidence[0].got, &finding.evidence[0].what] {
+        assert!(text.chars().count() <= 240 && !text.contains(['\u{1b}', '\n', '\u{202e}']), "{text:?}");
+    }
+}
+
+#[test]
+fn a_rate_is_judged_by_the_median_of_the_node() {
+    let slow = |name: &'static str, test: &'static str, rate: f64| {
+        with(move |results| {
+            of(results, 5, test).measured.insert(name.to_owned(), rate);
+        })
+    };
+    assert_eq!(
+        slow("read_gb_s", "memory-pattern", 2_448.0).summary(),
+        "degraded: warn gpu-self-test@5: 0000:c3:00.0: memory read 2448.0 GB/s, 20 % below the median of 8 GPUs; \
+         test again"
+    );
+    assert_eq!(slow("read_gb_s", "memory-pattern", 2_760.0).summary(), "fit");
+    assert!(slow("device_to_host_gb_s", "host-copy", 27.0).summary().ends_with("; check slot, NVLink"));
+    assert_eq!(slow("host_to_device_gb_s", "host-copy", 27.0).summary(), "fit", "it varies by itself");
+    let product = |rate| {
+        with(move |results| {
+            for index in 0..8 {
+                let rate = if index == 5 { rate } else { 690.0 };
+                let figures = [("rate_tflops", rate), ("power_w", 700.0)];
+                results.tests.push(line(results.asked[index], "gemm-rate-bf16", ValueCheck::None, &figures));
+            }
+        })
+    };
+    assert_eq!(
+        product(600.0).summary(),
+        "degraded: warn gpu-self-test@5: 0000:c3:00.0: bf16 products 600.0 TFLOP/s, 13 % below the median of 8 GPUs; \
+         check cooling, power"
+    );
+    assert_eq!(product(650.0).summary(), "fit");
+    let off = slow("read_gb_s", "memory-pattern", 100.0)
+        .settings("[checks.gpu-self-test]\nbelow_median_percent = 0.0");
+    assert_eq!(off.summary(), "fit");
+    for rate in [0.0, -5.0] {
+        assert_eq!(slow("read_gb_s", "memory-pattern", rate).summary(), "fit", "{rate} is not a rate");
+    }
+}
+
+#[test]
+fn two_gpus_have_no_median() {
+    let two = with(|results| {
+        results.asked.truncate(2);
+        let asked = results.asked.clone();
+        results.tests.retain(|line| asked.contains(&line.gpu));
+        of(results, 1, "memory-pattern").measured.insert("read_gb_s".to_owned(), 500.0);
+    });
+    let rates = told(&two).into_iter().filter(|line| line.contains("GB/s"));
+    assert_eq!(rates.count(), 0);
+    assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
+    assert_eq!(median(vec![3.0, 1.0, 7.0]), Some(3.0));
+    assert_eq!(median(Vec::new()), None);
+}
+
+#[test]
+fn a_floor_of_the_site_is_judged_also_alone() {
+    let settings = "[checks.gpu-self-test]\nmin_host_to_device_gb_s = 48.0\nmin_peer_gb_s = 335.0";
+    let slow = with(|results| {
+        of(results, 5, "host-copy").measured.insert("host_to_device_gb_s".to_owned(), 27.0);
+        for (to, rate) in [(1, 390.0), (2, 20.0)] {
+            let mut copy = line(results.asked[0], "peer-copy", ValueCheck::None, &[("peer_gb_s", rate)]);
+            copy.to = Some(results.asked[to]);
+            results.tests.push(copy);
+        }
+    });
+    assert_eq!(
+        told(&slow.settings(settings)),
+        [
+            "warn gpu-self-test@0: 0000:1b:00.0: copy to another GPU 20.0 GB/s, less than 335; check slot, NVLink",
+            "warn gpu-self-test@5: 0000:c3:00.0: host to device 27.0 GB/s, less than 48; check slot, NVLink",
+        ]
+    );
+}
+
+#[test]
+fn a_slowdown_during_the_test_is_a_note() {
+    let slowed = |mask| {
+        with(|results| {
+            let clock = line(results.asked[4], "clock", ValueCheck::None, &[("throttle_reasons_mask", mask)]);
+            results.tests.push(clock);
+        })
+    };
+    assert_eq!(slowed(f64::from(0x48)).summary(), "fit");
+    let findings = slowed(f64::from(0x48)).findings();
+    let expected = "note gpu-self-test@4: 0000:9d:00.0: slowdown in the test: hardware, hardware thermal; check cooling, power";
+    assert!(findings.iter().any(|line| line == expected), "{findings:?}");
+    assert!(
+        slowed(4.0).findings().iter().all(|line| !line.contains("slowdown")),
+        "the power cap is no fault"
+    );
+}
+
+/// The GPUs that are requested, and what is reported about the others.
+fn requested(bend: impl FnOnce(&mut Case)) -> (Option<Vec<PciAddress>>, Vec<String>) {
+    let mut case = case("h100-sxm").with(bend);
+    let config = GateConfig::default();
+    let seen = Seen {
+        phase: case.phase,
+        now: &case.now,
+        before: None,
+        job: case.job.as_ref(),
+        profile: case.profile.as_ref(),
+        memory: &Memory::default(),
+    };
+    let gpus = follow_ups(&config, &seen, true).into_iter().find_map(|reading| match reading {
+        FollowUp::GpuSelfTest { gpus, length: SelfTestLength::Quick, .. } => Some(gpus),
+        _ => None,
+    });
+    let data = healthy(gpus.as_deref().unwrap_or_default());
+    case.now.extras.gpu_self_test = Some(Part::Read { data, took_ms: 1.0 });
+    (gpus, told(&case))
+}
+
+#[test]
+fn only_gpus_that_no_process_uses_are_tested() {
+    let process = GpuProcess {
+        pid: 4711,
+        used_mib: Reading::Known(512),
+        name: Reading::Known("python3".to_owned()),
+        uid: Reading::Known(1000),
+        exiting: false,
+        slurm_job: Reading::Known(None),
+    };
+    let (all, told) = requested(|_| {});
+    assert_eq!((all.unwrap().len(), told), (8, vec![]));
+    let (some, told) = requested(|case| {
+        // Under MIG, an index of a job can be that of a slice.
+        case.job = None;
+        let gpus = crate::testing::read(&mut case.now.gpus);
+        gpus.gpus[1].processes = Reading::Known(vec![process]);
+        gpus.gpus[2].processes = Reading::Failed("999".to_owned());
+        gpus.gpus[4].mig = Reading::Known(true);
+        gpus.gpus[5].mig = Reading::Unsupported;
+    });
+    assert_eq!(some.unwrap().len(), 5);
+    assert_eq!(
+        told,
+        [
+            "unknown gpu-self-test@1: not tested: in use by process 4711; none",
+            "unknown gpu-self-test@2: not tested: processes unreadable: 999; none",
+        ]
+    );
+    let (none, told) = requested(|case| {
+        for gpu in &mut crate::testing::read(&mut case.now.gpus).gpus {
+            gpu.processes = Reading::Failed("999".to_owned());
+        }
+    });
+    assert_eq!((none, told.len()), (Some(Vec::new()), 8), "an empty request, so that this is reported");
+    assert_eq!(requested(|case| case.job = Some(job(&[0, 1]))).0, None, "other jobs may use the node");
+}
+
+#[test]
+fn settings_out_of_range() {
+    let table =
+        "[checks.gpu-self-test]\nbelow_median_percent = 101.0\nmin_peer_gb_s = -1.0\nprogram = \"selftest\"";
+    let config: GateConfig = toml::from_str(table).unwrap();
+    assert_eq!(config.problems().len(), 3, "{:?}", config.problems());
+    assert!(toml::from_str::<GateConfig>("[checks.gpu-self-test]\nlength = \"long\"").is_err());
+}
