@@ -1,8 +1,8 @@
 //! Returning a node to service: a node that railgate drained is checked as a whole, and resumed in Slurm if it
 //! passes.
 
-use railgate_gate::{CHECKS, KnownLink};
-use railgate_model::{Fitness, PartName, Phase, Snapshot};
+use railgate_gate::{CHECKS, CheckInfo, KnownLink, Level};
+use railgate_model::{Finding, Fitness, PartName, Phase, Severity, Snapshot};
 use railgate_slurm::{Acting, DrainDesk, Env, NotResumed, Standing};
 
 use crate::check_run::{CheckRun, Purpose, check_node};
@@ -102,6 +102,7 @@ fn after_looks(
     let Some(check_run) = passed else { return Ok(Readmitted::Left("nothing was checked".to_owned())) };
     if !how.repaired
         && let Some(why) = unproven(&FindingHistory::load(places), reason, &check_run.snapshot)
+            .or_else(|| untested(reason, &check_run))
     {
         return Ok(Readmitted::Left(why));
     }
@@ -163,10 +164,8 @@ impl Flaps {
 /// A fault that only the kernel log reported leaves nothing for a check to find. Until a reboot or a replacement of
 /// the part, the repair rests on the admin's word; returns why.
 fn unproven(past: &FindingHistory, reason: &str, snapshot: &Snapshot) -> Option<String> {
-    let subject = reason.strip_prefix(railgate_slurm::LEADER)?.trim_start();
-    let subject = subject.split(": ").next().unwrap_or_default();
-    let (check, part) = subject.split_once('@').unwrap_or((subject, ""));
-    let known = CHECKS.iter().find(|known| known.id == check)?;
+    let Cause { subject, known, part } = Cause::of(reason)?;
+    let check = known.id;
     let only_log = known.parts.contains(&PartName::KernelLog) && check.contains("xid");
     let of_this = |episode: &&crate::Episode| episode.finding.check == check && episode.finding.part == part;
     let episode = past.episodes.iter().rev().find(of_this)?;
@@ -178,6 +177,38 @@ fn unproven(past: &FindingHistory, reason: &str, snapshot: &Snapshot) -> Option<
              or use --repaired"
         )
     })
+}
+
+/// A fault that only exercising the hardware shows is not known to be repaired until that has a result again; returns why
+/// there is none.
+fn untested(reason: &str, check_run: &CheckRun) -> Option<String> {
+    let Cause { subject, known, part } = Cause::of(reason)?;
+    if known.level < Level::Full {
+        return None;
+    }
+    let open = |finding: &&Finding| {
+        let same = finding.part == part || finding.part.is_empty();
+        finding.check == known.id && same && finding.severity == Severity::Unknown
+    };
+    let open = check_run.verdict.findings.iter().chain(&check_run.verdict.shadow).find(open)?;
+    Some(format!("{subject}: no result now ({}): test it by hand, or use --repaired", open.what))
+}
+
+/// The finding in the reason of one of our drains.
+struct Cause<'r> {
+    subject: &'r str,
+    known: &'static CheckInfo,
+    part: &'r str,
+}
+
+impl Cause<'_> {
+    fn of(reason: &str) -> Option<Cause<'_>> {
+        let subject = reason.strip_prefix(railgate_slurm::LEADER)?.trim_start();
+        let subject = subject.split(": ").next().unwrap_or_default();
+        let (check, part) = subject.split_once('@').unwrap_or((subject, ""));
+        let known = CHECKS.iter().find(|known| known.id == check)?;
+        Some(Cause { subject, known, part })
+    }
 }
 
 #[cfg(test)]
@@ -228,5 +259,21 @@ mod tests {
         let railgate_model::Part::Read { data, .. } = &mut snapshot.gpus else { panic!("no GPUs") };
         data.gpus[3].uuid = railgate_model::Reading::Known("GPU-another".to_owned());
         assert_eq!(unproven(&past, reason, &snapshot), None);
+    }
+
+    #[test]
+    fn a_gpu_without_a_self_test_result_is_not_repaired() {
+        let gate = GateConfig::default();
+        let reason =
+            "railgate: gpu-self-test@3: 0000:61:00.0: 1 of 4 values of gemm-bf16 wrong; RMA [prolog job=7]";
+        let told =
+            |node: &str, reason: &str| untested(reason, &crate::testing::simulated_check_run(node, &gate, 1));
+        for missing in ["h100-sxm:gpu-self-test-silent@3", "h100-sxm:gpu-self-test-missing"] {
+            let why = told(missing, reason).unwrap();
+            assert!(why.starts_with("gpu-self-test@3: no result now ("), "{why}");
+        }
+        assert_eq!(told("h100-sxm:gpu-self-test-silent@5", reason), None, "another GPU");
+        assert_eq!(told("h100-sxm:gpu-self-test-slow@5", reason), None, "it passed");
+        assert_eq!(told("h100-sxm:gpu-self-test-missing", "railgate: gpu-lost@3: off bus; reboot"), None);
     }
 }
