@@ -21,8 +21,14 @@ const SLURM: [&str; 8] = ["22.05", "23.02", "23.11", "24.05", "24.11", "25.05", 
 const NCCL: [&str; 2] = ["nccl-env-railgate", "nccl-profiler-railgate"];
 /// glibc of CentOS 7, the oldest supported container image.
 const NCCL_GLIBC: &str = "2.17";
-const PROGRAMS: [&str; 5] =
-    ["railgate-cli", "railgate-prolog", "railgate-epilog", "railgate-epilog-ctld", "railgate-sampler"];
+const PROGRAMS: [&str; 6] = [
+    "railgate-cli",
+    "railgate-prolog",
+    "railgate-epilog",
+    "railgate-epilog-ctld",
+    "railgate-gpu-selftest",
+    "railgate-sampler",
+];
 /// glibc of RHEL 8, the oldest supported host.
 const GLIBC: &str = "2.28";
 
@@ -250,8 +256,8 @@ fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
     };
     println!("building the programs");
     let place = builder.build(&PROGRAMS, GLIBC, None)?;
-    for name in ["railgate", "railgate-prolog", "railgate-epilog", "railgate-epilog-ctld", "railgate-sampler"]
-    {
+    for package in PROGRAMS {
+        let name = if package == "railgate-cli" { "railgate" } else { package };
         take(&place, name, name, GLIBC)?;
     }
     println!("building the NCCL plugins");

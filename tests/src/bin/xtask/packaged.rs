@@ -35,6 +35,7 @@ pub(super) fn run() -> Result<()> {
     let mut all = Steps::default();
     all.step("man pages", man_pages);
     all.step("the RDMA self-test's package", || runs_here(&new.selftest));
+    all.step("the GPU self-test starts without a driver", || gpu_selftest_starts(&new.deb));
     all.step(".rpm and .deb have the same contents", || same_contents(&old.rpm, &old.deb));
     for (slurm, name) in RELEASES {
         match packages::slurm(slurm) {
@@ -260,6 +261,13 @@ fn runs_here(deb: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(2) && said.starts_with("usage: "), "{}: {said}", output.status);
     Ok(())
+}
+
+/// Checks that the packaged program needs nothing of NVIDIA's to start.
+fn gpu_selftest_starts(deb: &Path) -> Result<()> {
+    let place = tempfile::tempdir()?;
+    steps::run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(place.path()))?;
+    steps::run(Command::new(place.path().join("usr/libexec/railgate/railgate-gpu-selftest")).arg("--version"))
 }
 
 /// Installs the .rpm into an empty root and compares its files with those of the .deb.

@@ -12,11 +12,12 @@ use super::formats::Format;
 use super::links;
 
 /// Compiled files and their paths in the package.
-const BUILT: [(&str, &str); 7] = [
+const BUILT: [(&str, &str); 8] = [
     ("railgate", "usr/bin/railgate"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
     ("railgate-epilog-ctld", "usr/libexec/railgate/railgate-epilog-ctld"),
+    ("railgate-gpu-selftest", "usr/libexec/railgate/railgate-gpu-selftest"),
     ("railgate-sampler", "usr/libexec/railgate/railgate-sampler"),
     ("libnccl-env-railgate.so", "usr/lib/railgate/libnccl-env-railgate.so"),
     ("libnccl-profiler-railgate.so", "usr/lib/railgate/libnccl-profiler-railgate.so"),
@@ -44,9 +45,9 @@ pub(super) const CONFIGURATION: &str = "etc/railgate";
 /// Which of the two packages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Files {
-    /// Everything except the self-test.
+    /// Everything except the RDMA self-test.
     Railgate,
-    /// Only the self-test.
+    /// Only the RDMA self-test.
     RdmaSelftest,
 }
 

@@ -65,7 +65,8 @@ pub(super) struct Package {
 }
 
 impl Package {
-    /// The main package: everything except the self-test.
+    /// The main package: everything except the RDMA self-test. The GPU self-test is in it, since it loads the driver's library
+    /// only when it starts.
     pub(super) fn railgate((major, minor): (u32, u32)) -> Self {
         Package {
             name: "railgate",
