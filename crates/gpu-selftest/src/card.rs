@@ -1,7 +1,7 @@
 //! NVML's readings of a card while it works, and its true clock.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::SampleValue;
@@ -16,6 +16,8 @@ use crate::said::Outcome;
 /// Time over which cycles are counted.
 const COUNTED: Duration = Duration::from_millis(600);
 const BETWEEN: Duration = Duration::from_millis(20);
+/// More products than the fastest card computes in that time.
+const MOST_PRODUCTS: u128 = 20_000;
 
 /// Processes that use a GPU, other than this one; an error if that is not known.
 pub(crate) fn other_processes(nvml: &Nvml, device: &Device) -> Result<Vec<u32>, String> {
@@ -50,17 +52,24 @@ pub(crate) fn clock(
     let one_s = work.timed(multiply)?;
     let product = Duration::from_secs_f64(one_s.max(1e-6));
     let times = COUNTED.as_nanos() / product.as_nanos().max(1) + 16;
+    // The driver loads a kernel when it first runs, and waits for others with that.
+    kernels.clocks(&count, &counts, 0)?;
+    count.wait()?;
     for _ in 0..times / 8 {
         multiply()?;
     }
     let (_, observed) = observed(nvml, device, || {
         kernels.clocks(&count, &counts, u64::try_from(COUNTED.as_nanos()).unwrap_or(u64::MAX))?;
-        for _ in 0..times.min(900) {
+        for _ in 0..times.min(MOST_PRODUCTS) {
             multiply()?;
         }
         count.wait()
     })?;
+    let counted = Instant::now();
     work.wait()?;
+    if counted.elapsed() > COUNTED / 2 {
+        return Err("the card did not multiply while its cycles were counted".to_owned());
+    }
     let words = counts.get::<u64>(2 * usize::try_from(device.multiprocessors).unwrap_or_default())?;
     let clocks: Vec<f64> = words.chunks_exact(2).filter_map(megahertz).collect();
     let (Some(true_mhz), Some(slowest)) = (mean(&clocks), clocks.iter().copied().reduce(f64::min)) else {

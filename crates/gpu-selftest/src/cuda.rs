@@ -320,6 +320,11 @@ impl Stream<'_> {
         let ms = unsafe { result::event::elapsed(first.0, last.0) }.map_err(said("cuEventElapsedTime"))?;
         Ok(f64::from(ms) / 1000.0)
     }
+
+    /// Seconds of the fastest of so many runs. A run that another GPU's thread holds up in the driver is longer than the card takes.
+    pub(crate) fn fastest(&self, times: u32, start: impl Fn() -> Result<(), String>) -> Result<f64, String> {
+        (0..times).try_fold(f64::INFINITY, |least, _| Ok(least.min(self.timed(&start)?)))
+    }
 }
 
 impl Drop for Stream<'_> {
@@ -366,6 +371,15 @@ impl Module<'_> {
         let name_c = CString::new(name).map_err(|_| "name with a zero byte".to_owned())?;
         // SAFETY: the module is loaded.
         unsafe { result::module::get_function(self.module, name_c) }.map_err(said(name))
+    }
+
+    /// Lets a kernel without shared memory run beside one with much. A multiprocessor divides its memory between cache and shared
+    /// memory for the first of them, and again only when it is idle.
+    pub(crate) fn leaves_shared_memory(&self, name: &str) -> Result<(), String> {
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the module is loaded; the value is a percentage.
+        unsafe { result::function::set_function_attribute(self.function(name)?, attribute, 100) }
+            .map_err(said("cuFuncSetAttribute"))
     }
 }
 

@@ -4,7 +4,7 @@ use railgate_model::ValueCheck;
 
 use crate::cuda::Context;
 use crate::kernels::{Findings, Kernels, Plant, Shape, Type};
-use crate::matrix::{digest, sums};
+use crate::matrix::{Sum, digest, sums};
 use crate::said::{Outcome, Said, wrong_values};
 
 /// Tiles along a side, 4096 elements: some thousand blocks, so that every multiprocessor computes several tiles.
@@ -68,6 +68,11 @@ pub(crate) fn test(
     Ok(Outcome { values, ..Outcome::default() }
         // Far below what the card can do: it shows that a card is slow, not how fast it is.
         .with("simple_kernel_tflops", rate))
+}
+
+/// Products of a type: those of fp64 take eight times as long as others.
+pub(crate) fn products(of: Type, times: u32) -> u32 {
+    if matches!(of.sum, Sum::F64) { times.div_ceil(8) } else { times }
 }
 
 /// The line of a type that the card does not have.

@@ -270,13 +270,14 @@ impl<'c> Kernels<'c> {
         unsafe { launch(function, ((1, 1), 1), stream, &mut arguments) }
     }
 
-    /// Counts cycles of each multiprocessor for so many nanoseconds: `to` gets cycles and nanoseconds of each.
+    /// Counts cycles of each multiprocessor for so many nanoseconds, beside other kernels: `to` gets cycles and nanoseconds of each.
     pub(crate) fn clocks(
         &self,
         stream: &Stream<'_>,
         to: &Buffer<'_>,
         nanoseconds: u64,
     ) -> Result<(), String> {
+        self.module.leaves_shared_memory("clocks")?;
         let function = self.function("clocks")?;
         let blocks = self.blocks / 8;
         to.holds(16 * size(blocks))?;

@@ -11,6 +11,7 @@ mod gemm;
 mod kernels;
 mod matrix;
 mod memory;
+mod near;
 mod rate;
 mod said;
 mod transfer;
@@ -187,11 +188,12 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     for device in unanswered.iter().filter_map(|place| devices.get(*place)) {
         print(&Said::unknown("end", &wait.why()).line(device, None))?;
     }
-    if unanswered.is_empty() && devices.len() > 1 {
+    if unanswered.is_empty() {
         let there = devices.clone();
-        let copies = move |say: &dyn Fn(GpuSelfTested)| between(nvml.as_deref(), &there, times, say);
+        let copies =
+            move |say: &dyn Fn(GpuSelfTested)| one_after_another(nvml.as_deref(), &there, times, say);
         if let (false, Some(first)) = (wait.all([(0, copies)])?.is_empty(), devices.first()) {
-            print(&Said::unknown("peer-copy", &wait.why()).line(first, None))?;
+            print(&Said::unknown("copies", &wait.why()).line(first, None))?;
         }
     }
     Ok(wait.any_wrong)
@@ -314,24 +316,36 @@ fn test_one(nvml: Option<&Nvml>, device: &Device, times: Times, plants: Plants, 
             continue;
         }
         say(Said::of(format!("gemm-{}", of.name), || {
-            gemm::test(&context, &kernels, of, (times.shape, times.products), plants.product)
+            let products = gemm::products(of, times.products);
+            gemm::test(&context, &kernels, of, (times.shape, products), plants.product)
         }));
     }
     say(Said::of("clock", || card::clock(nvml, device, &context, &kernels, times.shape)));
     say(Said::of("memory-bandwidth", || memory::bandwidth(&context, &kernels, times.copies)));
     say(Said::of("memory-pattern", || memory::pattern(&context, &kernels, times.patterns, plants.pattern)));
-    say(Said::of(GpuSelfTested::LAST, || transfer::host(&context, &kernels, times.copies)));
+    near::go_near(device.pci);
+    say(Said::of(GpuSelfTested::LAST, || transfer::host(&context, &kernels, transfer::MOST, times.copies)));
     // The last: an error in a library that others wrote costs no other result of this card.
     rate::test(nvml, device, &context, times.rate, say);
 }
 
-/// Copies from each GPU to each other one, one after another.
-fn between(nvml: Option<&Nvml>, devices: &[Device], times: Times, say: &dyn Fn(GpuSelfTested)) {
+/// Copies between the host and each GPU, then from each GPU to each other one, while no other GPU copies.
+fn one_after_another(nvml: Option<&Nvml>, devices: &[Device], times: Times, say: &dyn Fn(GpuSelfTested)) {
     let idle: Vec<&Device> = devices.iter().filter(|device| in_use(nvml, device).is_none()).collect();
     let contexts: Vec<_> = idle.iter().map(|device| Context::of(device)).collect();
     // Compiled once for each card, not for each pair.
     let ready: Vec<_> =
         idle.iter().zip(&contexts).map(|(device, context)| End::new(device, context)).collect();
+    for end in &ready {
+        let said = Said::of("host-copy-alone", || {
+            let (context, kernels, _) = end.ready.as_ref().map_err(Clone::clone)?;
+            context.enter()?;
+            let node = near::go_near(end.device.pci);
+            let outcome = transfer::host(context, kernels, ALONE_BYTES, times.copies)?;
+            Ok(node.into_iter().fold(outcome, |outcome, node| outcome.with("numa_node", f64::from(node))))
+        });
+        say(said.line(end.device, None));
+    }
     for (place, from) in ready.iter().enumerate() {
         for (_, to) in ready.iter().enumerate().filter(|(other, _)| *other != place) {
             let said = Said::of("peer-copy", || match (&from.ready, &to.ready) {
@@ -344,6 +358,9 @@ fn between(nvml: Option<&Nvml>, devices: &[Device], times: Times, say: &dyn Fn(G
         }
     }
 }
+
+/// Bytes of each copy between the host and a GPU alone: a millisecond, so that eight GPUs take a second.
+const ALONE_BYTES: usize = 64 << 20;
 
 /// A card that copies, held until the end of all copies.
 struct End<'c> {

@@ -8,7 +8,7 @@ use crate::memory::gigabytes;
 use crate::said::{Outcome, wrong_values};
 
 /// Largest copy, bytes.
-const MOST: usize = 256 << 20;
+pub(crate) const MOST: usize = 256 << 20;
 const SEED: u32 = 0x0C0F_FEE0;
 
 /// Bytes of one copy: [`MOST`], if a quarter of the free memory is as large.
@@ -18,13 +18,18 @@ fn size(context: &Context) -> Result<usize, String> {
 
 fn rate(stream: &Stream<'_>, what: Transfer<'_>, bytes: usize, times: u32) -> Result<f64, String> {
     stream.copy(what, bytes)?;
-    let seconds = stream.timed(|| (0..times).try_for_each(|_| stream.copy(what, bytes)))?;
-    Ok(gigabytes(bytes) * f64::from(times) / seconds)
+    let seconds = stream.fastest(times, || stream.copy(what, bytes))?;
+    Ok(gigabytes(bytes) / seconds)
 }
 
 /// GB/s of page-locked memory to the GPU and back. The pattern goes out and comes back, and is compared on the GPU.
-pub(crate) fn host(context: &Context, kernels: &Kernels<'_>, times: u32) -> Result<Outcome, String> {
-    let bytes = size(context)?;
+pub(crate) fn host(
+    context: &Context,
+    kernels: &Kernels<'_>,
+    most: usize,
+    times: u32,
+) -> Result<Outcome, String> {
+    let bytes = size(context)?.min(most);
     let there = context.buffer(bytes)?;
     let here = context.pinned(bytes)?;
     let stream = context.stream()?;

@@ -45,6 +45,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
             ("memory-bandwidth", &["copy_gb_s"]),
             ("memory-pattern", &["filled_gb", "read_gb_s", "write_gb_s"]),
             ("host-copy", &["host_to_device_gb_s", "device_to_host_gb_s"]),
+            ("host-copy-alone", &["host_to_device_gb_s", "device_to_host_gb_s"]),
             ("peer-copy", &["peer_gb_s"]),
         ] {
             let line = of(&lines, gpu, test);
@@ -57,7 +58,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
         assert_eq!(of(&lines, gpu, "clock").measured["sm_clock_mhz"], 1980.0);
         assert_ne!(of(&lines, gpu, "peer-copy").to.as_ref(), Some(gpu));
     }
-    assert_eq!(lines.len(), 2 * (TYPES.len() + 5 + RATED.len()));
+    assert_eq!(lines.len(), 2 * (TYPES.len() + 6 + RATED.len()));
 }
 
 /// What the library gets is checked by the simulated one.
@@ -206,7 +207,8 @@ fn errors_of_the_driver_are_unknown_with_its_words() {
     let told = why(of(&lines, &small, "start"));
     assert_eq!(code, 0);
     assert!(told.ends_with("busy or unavailable (CUDA_ERROR_DEVICE_UNAVAILABLE)"), "{told}");
-    assert_eq!(lines.len(), 1);
+    assert_eq!(why(of(&lines, &small, "host-copy-alone")), told);
+    assert_eq!(lines.len(), 2);
 }
 
 #[test]

@@ -163,6 +163,10 @@ symbols! {
         }
         put(to, Box::into_raw(Box::new(name)).cast())
     }
+    cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) {
+        // The share of shared memory, percent.
+        if function.is_null() || attribute != 9 || !(0..=100).contains(&value) { Err(INVALID_VALUE) } else { Ok(()) }
+    }
     cuLaunchKernel(
         function: *mut c_void, x: c_uint, _y: c_uint, _z: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint,
         _stream: *mut c_void, arguments: *mut *mut c_void, _extra: *mut *mut c_void

@@ -230,8 +230,12 @@ const FIGURES: [Figure; 11] = [
     memory("memory-bandwidth", "copy_gb_s", "memory copy", |set| set.min_memory_copy_gb_s),
     memory("memory-pattern", "read_gb_s", "memory read", |set| set.min_memory_read_gb_s),
     memory("memory-pattern", "write_gb_s", "memory write", |set| set.min_memory_write_gb_s),
-    copy(("host-copy", "host_to_device_gb_s"), "host to device", false, |set| set.min_host_to_device_gb_s),
-    copy(("host-copy", "device_to_host_gb_s"), "device to host", true, |set| set.min_device_to_host_gb_s),
+    copy(("host-copy-alone", "host_to_device_gb_s"), "host to device", false, |set| {
+        set.min_host_to_device_gb_s
+    }),
+    copy(("host-copy-alone", "device_to_host_gb_s"), "device to host", true, |set| {
+        set.min_device_to_host_gb_s
+    }),
     copy(("peer-copy", "peer_gb_s"), "copy to another GPU", false, |set| set.min_peer_gb_s),
     product("gemm-rate-bf16", "bf16 products", |set| set.min_bf16_tflops),
     product("gemm-rate-fp16", "fp16 products", |_| 0.0),
