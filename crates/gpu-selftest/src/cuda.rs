@@ -390,6 +390,13 @@ impl Drop for Module<'_> {
     }
 }
 
+/// Ends the process at once. The driver's handlers at exit would free what threads that are still in the driver use, or wait for a thread
+/// that hangs.
+pub(crate) fn exit(code: i32) -> ! {
+    // SAFETY: it takes a number and does not return.
+    unsafe { nix::libc::_exit(code) }
+}
+
 /// Starts a kernel.
 ///
 /// # Safety

@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -150,16 +149,16 @@ impl Arguments {
     }
 }
 
-fn main() -> ExitCode {
+fn main() {
     let arguments = Arguments::parse();
-    match run(&arguments) {
-        Ok(false) => ExitCode::SUCCESS,
-        Ok(true) => ExitCode::from(1),
+    cuda::exit(match run(&arguments) {
+        Ok(false) => 0,
+        Ok(true) => 1,
         Err(why) => {
             eprintln!("error: {why}");
-            ExitCode::from(3)
+            3
         }
-    }
+    })
 }
 
 /// Tests all GPUs at once, then the copies between them. Returns whether a value was wrong.
