@@ -227,6 +227,16 @@ impl Hangs {
     }
 }
 
+/// Parts of the names of kernel functions that get memory for a process: over its control group's `memory.high`, out of it, while the
+/// kernel frees pages, and from swap.
+const MEMORY_WAITS: [&str; 5] = [
+    "mem_cgroup_handle_over_high",
+    "mem_cgroup_oom",
+    "reclaim_throttle",
+    "throttle_direct_reclaim",
+    "swap_read",
+];
+
 impl Culprit {
     /// The same within the limits.
     #[must_use]
@@ -266,6 +276,9 @@ impl Hang {
                 let nothing = if self.culprits.len() > 1 { "compute nothing" } else { "computes nothing" };
                 format!("{who} asleep{place} and {nothing}, and {wait}")
             }
+            HangKind::Blocked if self.waits_for_memory() => {
+                format!("{who} waiting for memory{place}, and {wait}")
+            }
             HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
             HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
             HangKind::Order if self.culprits.is_empty() => {
@@ -292,7 +305,19 @@ impl Hang {
 
     /// What to do.
     pub fn fix(&self) -> &'static str {
-        if self.ports_down.is_empty() { self.kind.advice() } else { "check the cable and the switch port" }
+        match self.kind {
+            _ if !self.ports_down.is_empty() => "check the cable and the switch port",
+            HangKind::Blocked if self.waits_for_memory() => {
+                "the job has reached its memory limit, or the node swaps: request more memory (--mem) or use less"
+            }
+            kind => kind.advice(),
+        }
+    }
+
+    /// Whether the kernel function in which the first rank waits gets memory for it.
+    fn waits_for_memory(&self) -> bool {
+        let kernel = self.culprits.first().and_then(|one| one.kernel.as_deref());
+        kernel.is_some_and(|kernel| MEMORY_WAITS.iter().any(|part| kernel.contains(part)))
     }
 
     /// The same, with the ports that are down.
@@ -360,6 +385,27 @@ mod tests {
             ports_down: Vec::new(),
             act: Some(HangAct { time: 1, what: HangActKind::NotEnded, why: "z".repeat(1000) }),
         }
+    }
+
+    /// As a rank of an H200 node under `memory.high` waited.
+    #[test]
+    fn a_rank_that_waits_for_memory_is_not_sent_to_the_file_system() {
+        let blocked = |kernel: &str| Hang {
+            kind: HangKind::Blocked,
+            culprits: vec![Culprit { rank: 1, kernel: Some(kernel.to_owned()), ..Culprit::default() }],
+            waiting_gpus: 1,
+            operation: None,
+            ..hang(1)
+        };
+        let memory = blocked("__mem_cgroup_handle_over_high");
+        assert_eq!(
+            memory.sentence(),
+            "rank 1 is waiting for memory (__mem_cgroup_handle_over_high), and 1 GPU waits"
+        );
+        assert!(memory.advice().starts_with("the job has reached its memory limit"), "{}", memory.advice());
+        let device = blocked("nvidia_wait");
+        assert!(device.sentence().starts_with("rank 1 is blocked in the kernel (nvidia_wait)"));
+        assert!(device.advice().starts_with("check the file system"), "{}", device.advice());
     }
 
     #[test]
