@@ -6,16 +6,12 @@
 //!
 //! `railgate-rdma-selftest serve DEVICE` and `connect DEVICE HOST:PORT`: test one device with that of another node, as the user of
 //! a job. Both ends prove that they know the job's key, write and read the other's memory, compare it, and measure bandwidth and
-//! latency in both directions. Each prints one line of JSON ([`outcome::Outcome`]); exit code 3: nothing could be measured.
+//! latency in both directions. Each prints one line of JSON ([`railgate_pair::Outcome`]); exit code 3: nothing could be measured.
 
 mod arguments;
-mod handshake;
-mod key;
-mod link;
 mod loopback;
 mod measure;
 mod message;
-mod outcome;
 mod pair;
 mod pattern;
 mod verbs;

@@ -1,11 +1,7 @@
 //! Messages between the two ends. Each value of a peer is checked before it is used.
 
-use std::time::{Duration, Instant};
-
 use serde::{Deserialize, Serialize};
 
-use crate::key;
-use crate::link::{self, Link};
 use crate::pattern::{BLOCK, BLOCKS};
 
 /// Version of the conversation.
@@ -14,10 +10,6 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const AREA: u64 = (BLOCK * BLOCKS * 8) as u64;
 /// Maximum length of a device's name: `IBV_SYSFS_NAME_MAX`.
 const NAME: usize = 64;
-/// Maximum length of an error that a peer reports.
-const REASON: usize = 200;
-/// How long to wait for what the peer reports last.
-const LAST: Duration = Duration::from_millis(200);
 /// More than any link transfers, Gb/s.
 const GBPS: f64 = 1e5;
 /// More than any message takes, µs.
@@ -27,10 +19,6 @@ const MICROSECONDS: f64 = 1e8;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Message {
-    /// First line of both ends; `nonce` has 64 hexadecimal digits.
-    Hello { version: u32, nonce: String },
-    /// The proof of the key, 64 hexadecimal digits.
-    Proof { proof: String },
     /// What the other end needs to reach this one.
     Place(Place),
     /// The sender can receive.
@@ -93,7 +81,7 @@ impl Place {
             && self.device.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte));
         let numbers = self.number < 1 << 24 && self.psn < 1 << 24 && (1..=5).contains(&self.mtu);
         let addressed = match &self.gid {
-            Some(gid) => key::from_hex::<16>(gid).is_some(),
+            Some(gid) => railgate_pair::from_hex::<16>(gid).is_some(),
             None => self.lid != 0,
         };
         let sized = [(self.source, AREA), (self.sink, AREA), (self.mailbox, 8)];
@@ -108,29 +96,19 @@ impl Place {
     }
 }
 
-impl Message {
-    /// Receives one message and checks its numbers. A peer that gives up is an error.
-    pub(crate) fn receive(link: &mut Link) -> Result<Message, String> {
-        let message: Message = link.receive()?;
-        if let Message::Failed { why } = &message {
-            return Err(format!("the peer failed: {}", printable(why)));
+impl railgate_pair::Message for Message {
+    fn failed(why: String) -> Self {
+        Message::Failed { why }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Message::Failed { why } => Some(why),
+            _ => None,
         }
-        if message.plausible() { Ok(message) } else { Err("the peer sent an impossible number".to_owned()) }
     }
 
-    /// Reports to the peer why this end gives up. Failures are ignored: the peer may be gone.
-    pub(crate) fn give_up(link: &mut Link, why: &str) {
-        let _ = link.send(&Message::Failed { why: printable(why) });
-    }
-
-    /// What the peer reports, or that it closed the connection, after this end has given up. None if there is nothing within
-    /// [`LAST`].
-    pub(crate) fn last(link: &mut Link) -> Option<String> {
-        link.extend(Instant::now() + LAST);
-        Message::receive(link).err().filter(|why| why != link::LATE)
-    }
-
-    fn plausible(&self) -> bool {
+    fn is_plausible(&self) -> bool {
         let rate = |gbps: f64| (0.0..=GBPS).contains(&gbps);
         let time = |microseconds: f64| (0.0..=MICROSECONDS).contains(&microseconds);
         let wrong = |words: u64, first: Option<u64>| {
@@ -144,12 +122,6 @@ impl Message {
             _ => true,
         }
     }
-}
-
-/// ASCII that a terminal prints as it is, of bounded length.
-fn printable(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
-    text.chars().take(REASON).map(plain).collect()
 }
 
 #[cfg(test)]
@@ -171,6 +143,8 @@ pub(crate) fn example() -> Place {
 
 #[cfg(test)]
 mod tests {
+    use railgate_pair::Message as _;
+
     use super::*;
 
     #[test]
@@ -212,16 +186,10 @@ mod tests {
             (r#"{"checked":{"words":9999999999,"first":0}}"#, false),
             (r#"{"latency":{"median":1.5,"p99":1e9}}"#, false),
         ] {
-            assert_eq!(serde_json::from_str::<Message>(line).unwrap().plausible(), plausible, "{line}");
+            assert_eq!(serde_json::from_str::<Message>(line).unwrap().is_plausible(), plausible, "{line}");
         }
         for line in [r#"{"latency":{"median":1e999,"p99":1}}"#, r#"{"ready":null,"x":1}"#, r#""x""#] {
             assert!(serde_json::from_str::<Message>(line).is_err(), "{line}");
         }
-    }
-
-    #[test]
-    fn the_reason_of_a_peer_is_cut_and_made_printable() {
-        assert_eq!(printable("no\u{1b}[2J\u{202e}\n"), "no?[2J??");
-        assert_eq!(printable(&"x".repeat(5000)).len(), REASON);
     }
 }

@@ -4,14 +4,12 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::process::ExitCode;
 
+use railgate_pair::{Key, Limits, Link, Meeting, Outcome, Role, Wrong, random_number};
+
 use crate::arguments::{Pair, Side};
-use crate::handshake::{self, Limits};
-use crate::key::{self, Key, Role};
-use crate::link::Link;
 use crate::measure;
-use crate::message::Message;
-use crate::outcome::Outcome;
-use crate::pattern::{self, Wrong};
+use crate::message::{Message, VERSION};
+use crate::pattern;
 use crate::verbs::{End, Operation};
 
 /// Runs one end, prints its result as one line of JSON, and returns the exit code.
@@ -37,23 +35,28 @@ pub(crate) fn run(wanted: &Pair) -> ExitCode {
 fn measured(wanted: &Pair, key: &Key, outcome: &mut Outcome) -> Result<(), String> {
     // Before there is a peer, so that a device that cannot be used costs the peer no time.
     let mut end = End::open(&wanted.device, wanted.gid_index)?;
-    let limits = Limits::new(wanted.deadline);
+    let meeting = Meeting {
+        key,
+        version: VERSION,
+        limits: Limits::new(wanted.deadline),
+        dropped: |why| eprintln!("{why}"),
+    };
     let (mut link, role) = match &wanted.end {
         Side::Serve { listen, port } => {
             let listener = TcpListener::bind((*listen, *port)).map_err(|why| format!("listen: {why}"))?;
             let address = listener.local_addr().map_err(|why| format!("listen: {why}"))?;
             eprintln!("listening on {address}");
-            (handshake::accept(&listener, key, limits)?, Role::Serve)
+            (meeting.accept(&listener)?, Role::Serve)
         }
-        Side::Connect { peer } => (handshake::connect(peer, key, limits)?, Role::Connect),
+        Side::Connect { peer } => (meeting.connect(peer)?, Role::Connect),
     };
     let why = match converse(&mut link, &mut end, role, outcome) {
         Ok(()) => return Ok(()),
         Err(why) => why,
     };
     // A device that does not answer accuses the path only if the peer's program still runs.
-    Message::give_up(&mut link, &why);
-    Err(match Message::last(&mut link) {
+    link.give_up::<Message>(&why);
+    Err(match link.last::<Message>() {
         Some(theirs) if theirs != why => format!("{why}; {theirs}"),
         _ => why,
     })
@@ -61,7 +64,7 @@ fn measured(wanted: &Pair, key: &Key, outcome: &mut Outcome) -> Result<(), Strin
 
 fn converse(link: &mut Link, end: &mut End, role: Role, outcome: &mut Outcome) -> Result<(), String> {
     link.send(&Message::Place(end.place()))?;
-    let Message::Place(peer) = Message::receive(link)? else {
+    let Message::Place(peer) = link.receive()? else {
         return Err(unexpected());
     };
     peer.check()?;
@@ -84,17 +87,17 @@ fn converse(link: &mut Link, end: &mut End, role: Role, outcome: &mut Outcome) -
 
 /// Measures from this end.
 fn drive(link: &mut Link, end: &mut End, outcome: &mut Outcome) -> Result<(), String> {
-    let seed = key::random_number()?;
+    let seed = random_number()?;
     pattern::fill(end.source(), seed);
     let written = measure::stream(end, Operation::Write, link.until())?;
     outcome.gbps.write_out = Some(written.gbps);
     link.send(&Message::Written { seed, blocks: written.blocks as u64, gbps: written.gbps })?;
-    let Message::Checked { words, first } = Message::receive(link)? else {
+    let Message::Checked { words, first } = link.receive()? else {
         return Err(unexpected());
     };
     outcome.sent(Wrong { words, first });
 
-    let seed = key::random_number()?;
+    let seed = random_number()?;
     link.send(&Message::Fill { seed })?;
     ready(link)?;
     let read = measure::stream(end, Operation::Read, link.until())?;
@@ -114,7 +117,7 @@ fn drive(link: &mut Link, end: &mut End, outcome: &mut Outcome) -> Result<(), St
 
 /// Answers while the peer measures.
 fn follow(link: &mut Link, end: &mut End, outcome: &mut Outcome) -> Result<(), String> {
-    let Message::Written { seed, blocks, gbps } = Message::receive(link)? else {
+    let Message::Written { seed, blocks, gbps } = link.receive()? else {
         return Err(unexpected());
     };
     let blocks = usize::try_from(blocks).map_err(|why| why.to_string())?;
@@ -123,24 +126,24 @@ fn follow(link: &mut Link, end: &mut End, outcome: &mut Outcome) -> Result<(), S
     outcome.received(Wrong { words, first });
     link.send(&Message::Checked { words, first })?;
 
-    let Message::Fill { seed } = Message::receive(link)? else {
+    let Message::Fill { seed } = link.receive()? else {
         return Err(unexpected());
     };
     pattern::fill(end.source(), seed);
     link.send(&Message::Ready)?;
-    let Message::Read { gbps, words, first } = Message::receive(link)? else {
+    let Message::Read { gbps, words, first } = link.receive()? else {
         return Err(unexpected());
     };
     outcome.gbps.read_in = Some(gbps);
     outcome.sent(Wrong { words, first });
 
-    let Message::Ping = Message::receive(link)? else {
+    let Message::Ping = link.receive()? else {
         return Err(unexpected());
     };
     measure::clear(end);
     link.send(&Message::Ready)?;
     measure::echo(end, link.until())?;
-    let Message::Latency { median, p99 } = Message::receive(link)? else {
+    let Message::Latency { median, p99 } = link.receive()? else {
         return Err(unexpected());
     };
     outcome.latency_us.median_in = Some(median);
@@ -149,7 +152,7 @@ fn follow(link: &mut Link, end: &mut End, outcome: &mut Outcome) -> Result<(), S
 }
 
 fn ready(link: &mut Link) -> Result<(), String> {
-    match Message::receive(link)? {
+    match link.receive()? {
         Message::Ready => Ok(()),
         _ => Err(unexpected()),
     }

@@ -2,19 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use railgate_pair::Wrong;
+
 /// Size of one block, 8-byte words: 1 MiB.
 pub(crate) const BLOCK: usize = 128 * 1024;
 /// Number of blocks in the memory that is sent from, and in the memory that is received in.
 pub(crate) const BLOCKS: usize = 16;
-
-/// Words that differ from the pattern.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Wrong {
-    /// Number of 8-byte words.
-    pub(crate) words: u64,
-    /// Offset of the first one in the memory, bytes.
-    pub(crate) first: Option<u64>,
-}
 
 /// The word at a place. It depends on the block, so that a block in the place of another is found, and on the seed, so that data
 /// of an earlier transfer is. Finalizer of SplitMix64: words that follow one another differ in about half of their bits.

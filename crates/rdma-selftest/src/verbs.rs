@@ -12,7 +12,6 @@ use std::sync::atomic::AtomicU64;
 
 use ibverbs_sys as ffi;
 
-use crate::key;
 use crate::message::{Place, Region};
 use crate::pattern::{BLOCK, BLOCKS};
 
@@ -157,7 +156,7 @@ impl End {
         let sink = Memory::new(&domain, BLOCKS * BLOCK, write)?;
         let mailbox = Memory::new(&domain, MAILBOX, write)?;
         let pair = queue_pair(&domain, &queue)?;
-        let psn = (key::random_number()? & 0xff_ffff) as u32;
+        let psn = (railgate_pair::random_number()? & 0xff_ffff) as u32;
         Ok(End {
             pair,
             queue,
@@ -183,7 +182,7 @@ impl End {
             number,
             psn: self.psn,
             lid: self.port.lid,
-            gid: self.port.gid.map(|(_, gid)| key::to_hex(&gid)),
+            gid: self.port.gid.map(|(_, gid)| railgate_pair::to_hex(&gid)),
             mtu: self.port.mtu,
             reads: self.port.reads,
             source: self.source.region(),
@@ -247,7 +246,7 @@ impl End {
         match (self.port.gid, &peer.gid) {
             (None, None) => Ok(route),
             (Some((index, _)), Some(gid)) => {
-                let raw = key::from_hex(gid).ok_or("the peer sent no GID")?;
+                let raw = railgate_pair::from_hex(gid).ok_or("the peer sent no GID")?;
                 route.is_global = 1;
                 route.grh.dgid = ffi::ibv_gid { raw };
                 route.grh.sgid_index = index;

@@ -7,12 +7,28 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::printable;
+
 /// Maximum length of a line, bytes.
-pub(crate) const LINE: usize = 4096;
+const LINE: usize = 4096;
+/// How long to wait for what the peer reports last.
+const LAST: Duration = Duration::from_millis(200);
+
+/// A line of a conversation.
+pub trait Message: Serialize + DeserializeOwned {
+    /// The message with which an end gives up.
+    fn failed(why: String) -> Self;
+
+    /// Why the sender gives up, if it does.
+    fn failure(&self) -> Option<&str>;
+
+    /// Whether its numbers are possible ones.
+    fn is_plausible(&self) -> bool;
+}
 
 /// One end of the connection.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
     stream: TcpStream,
     until: Instant,
     /// Bytes received after the last line that was returned; less than a line and one read.
@@ -21,27 +37,57 @@ pub(crate) struct Link {
 
 impl Link {
     /// Takes over a connection. Every operation ends by `until`, also if the peer does not answer.
-    pub(crate) fn new(stream: TcpStream, until: Instant) -> Result<Link, String> {
+    pub fn new(stream: TcpStream, until: Instant) -> Result<Link, String> {
         stream.set_nonblocking(false).map_err(|why| format!("socket: {why}"))?;
         stream.set_nodelay(true).map_err(|why| format!("socket: {why}"))?;
         Ok(Link { stream, until, pending: Vec::new() })
     }
 
     /// The time by which every operation ends.
-    pub(crate) fn until(&self) -> Instant {
+    pub fn until(&self) -> Instant {
         self.until
     }
 
     /// Sets the time by which every operation ends.
-    pub(crate) fn extend(&mut self, until: Instant) {
+    pub fn extend(&mut self, until: Instant) {
         self.until = until;
     }
 
     /// Sends one line.
-    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), String> {
+    pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), String> {
         let mut line = serde_json::to_vec(message).map_err(|why| format!("message: {why}"))?;
         line.push(b'\n');
-        let mut rest = &line[..];
+        self.write_all(&line)
+    }
+
+    /// Receives one message. That the peer gives up is an error. Of the peer's text an error contains only printable characters.
+    pub fn receive<M: Message>(&mut self) -> Result<M, String> {
+        let line = self.line()?;
+        let message: M = serde_json::from_slice(&line)
+            .map_err(|_| "the peer sent a line that is no message".to_owned())?;
+        if let Some(why) = message.failure() {
+            return Err(format!("the peer failed: {}", printable(why)));
+        }
+        if message.is_plausible() {
+            Ok(message)
+        } else {
+            Err("the peer sent an impossible number".to_owned())
+        }
+    }
+
+    /// Reports to the peer why this end gives up. Failures are ignored: the peer may be gone.
+    pub fn give_up<M: Message>(&mut self, why: &str) {
+        let _ = self.send(&M::failed(printable(why)));
+    }
+
+    /// What the peer reports, or that it closed the connection, after this end has given up. `None` if there is nothing within 0.2 s.
+    pub fn last<M: Message>(&mut self) -> Option<String> {
+        self.extend(Instant::now() + LAST);
+        self.receive::<M>().err().filter(|why| why != LATE)
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn write_all(&mut self, mut rest: &[u8]) -> Result<(), String> {
         while !rest.is_empty() {
             let limit = Some(self.left()?);
             self.stream.set_write_timeout(limit).map_err(|why| format!("socket: {why}"))?;
@@ -54,10 +100,22 @@ impl Link {
         Ok(())
     }
 
-    /// Receives one line. The error does not contain text of the peer.
-    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, String> {
-        let line = self.line()?;
-        serde_json::from_slice(&line).map_err(|_| "the peer sent a line that is no message".to_owned())
+    /// Fills the buffer with the bytes that follow.
+    pub(crate) fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), String> {
+        let early = self.pending.len().min(buffer.len());
+        let (first, mut rest) = buffer.split_at_mut(early);
+        first.copy_from_slice(self.pending.get(..early).unwrap_or_default());
+        self.pending.drain(..early);
+        while !rest.is_empty() {
+            let limit = Some(self.left()?);
+            self.stream.set_read_timeout(limit).map_err(|why| format!("socket: {why}"))?;
+            match self.stream.read(rest) {
+                Ok(0) => return Err(CLOSED.to_owned()),
+                Ok(read) => rest = rest.get_mut(read..).unwrap_or_default(),
+                Err(why) => failed(&why)?,
+            }
+        }
+        Ok(())
     }
 
     fn line(&mut self) -> Result<Vec<u8>, String> {
@@ -88,7 +146,7 @@ impl Link {
 }
 
 /// Error of an operation that did not end in time.
-pub(crate) const LATE: &str = "the peer did not answer in time";
+const LATE: &str = "the peer did not answer in time";
 const CLOSED: &str = "the peer closed the connection";
 
 /// Ok for errors after which the operation is tried again: the next [`Link::left`] ends an operation that timed out.

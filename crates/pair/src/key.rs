@@ -17,9 +17,9 @@ const FILE: u64 = 4096;
 /// 32 bytes from the operating system's random number generator, or an HMAC-SHA256.
 pub(crate) type Bytes = [u8; 32];
 
-/// The end that a proof is for. Both proofs cover the same nonces, so without it one end could return the other's proof.
+/// One of the two ends. Both proofs cover the same nonces, so without it one end could return the other's proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     Serve,
     Connect,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Nonces {
 
 /// The key of a job.
 #[derive(Clone)]
-pub(crate) struct Key(Bytes);
+pub struct Key(Bytes);
 
 impl fmt::Debug for Key {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,7 +59,7 @@ impl fmt::Debug for Key {
 
 impl Key {
     /// Reads the key from a file, or from the environment without one.
-    pub(crate) fn read(file: Option<&Path>) -> Result<Key, String> {
+    pub fn read(file: Option<&Path>) -> Result<Key, String> {
         match file {
             Some(path) => Self::of_file(path).map_err(|why| format!("{}: {why}", path.display())),
             None => match std::env::var(VARIABLE) {
@@ -116,16 +116,16 @@ pub(crate) fn random() -> Result<Bytes, String> {
 }
 
 /// A random number.
-pub(crate) fn random_number() -> Result<u64, String> {
+pub fn random_number() -> Result<u64, String> {
     Ok(random()?.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Exactly `N` bytes, or none.
-pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;

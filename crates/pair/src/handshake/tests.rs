@@ -25,11 +25,40 @@ fn key(digit: char) -> Key {
     key
 }
 
+fn meeting(key: &Key, limits: Limits) -> Meeting<'_> {
+    Meeting { key, version: 1, limits, dropped: |_| {} }
+}
+
+/// Any message after the proofs.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    Number(u64),
+    Failed { why: String },
+}
+
+impl Message for Said {
+    fn failed(why: String) -> Self {
+        Said::Failed { why }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        match self {
+            Said::Failed { why } => Some(why),
+            Said::Number(_) => None,
+        }
+    }
+
+    fn is_plausible(&self) -> bool {
+        *self != Said::Number(13)
+    }
+}
+
 /// An end that waits for a peer with key `a`.
 fn serving(limits: Limits) -> (SocketAddr, JoinHandle<Result<Link, String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    (address, std::thread::spawn(move || accept(&listener, &key('a'), limits)))
+    (address, std::thread::spawn(move || meeting(&key('a'), limits).accept(&listener)))
 }
 
 /// What a client that sends these bytes gets, until it is dropped.
@@ -46,25 +75,25 @@ fn answer(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn with_one_key_both_ends_talk() {
     let (address, server) = serving(LIMITS);
-    let mut client = connect(&address.to_string(), &key('a'), LIMITS).unwrap();
+    let mut client = meeting(&key('a'), LIMITS).connect(&address.to_string()).unwrap();
     let mut server = server.join().unwrap().unwrap();
-    client.send(&Message::Place(crate::message::example())).unwrap();
-    client.send(&Message::Fill { seed: u64::MAX }).unwrap();
-    let Message::Place(place) = Message::receive(&mut server).unwrap() else { panic!("a place") };
-    assert_eq!(place, crate::message::example());
-    assert!(matches!(Message::receive(&mut server), Ok(Message::Fill { seed: u64::MAX })));
-    Message::give_up(&mut client, "no\u{1b} memory");
-    let why = Message::receive(&mut server).unwrap_err();
+    for number in [u64::MAX, 13] {
+        client.send(&Said::Number(number)).unwrap();
+    }
+    assert_eq!(server.receive(), Ok(Said::Number(u64::MAX)));
+    assert_eq!(server.receive::<Said>().unwrap_err(), "the peer sent an impossible number");
+    client.give_up::<Said>("no\u{1b} memory");
+    let why = server.receive::<Said>().unwrap_err();
     assert_eq!(why, "the peer failed: no? memory");
-    assert_eq!(Message::last(&mut server), None);
+    assert_eq!(server.last::<Said>(), None);
     drop(client);
-    assert_eq!(Message::last(&mut server).as_deref(), Some("the peer closed the connection"));
+    assert_eq!(server.last::<Said>().as_deref(), Some("the peer closed the connection"));
 }
 
 #[test]
 fn another_key_is_refused_by_both_ends() {
     let (address, server) = serving(Limits { deadline: Duration::from_secs(1), ..LIMITS });
-    let why = connect(&address.to_string(), &key('b'), LIMITS).unwrap_err();
+    let why = meeting(&key('b'), LIMITS).connect(&address.to_string()).unwrap_err();
     assert_eq!(why, "the peer closed the connection");
     let why = server.join().unwrap().unwrap_err();
     assert!(why.contains("1 other connections dropped"), "{why}");
@@ -80,7 +109,7 @@ fn a_server_that_repeats_the_client_is_refused() {
         let mut out = stream.try_clone().unwrap();
         let _ = std::io::copy(&mut stream, &mut out);
     });
-    let why = connect(&address.to_string(), &key('a'), LIMITS).unwrap_err();
+    let why = meeting(&key('a'), LIMITS).connect(&address.to_string()).unwrap_err();
     assert_eq!(why, "the peer does not know the key");
     mirror.join().unwrap();
 }
@@ -112,7 +141,7 @@ fn hostile_clients_are_dropped_and_the_next_one_is_served() {
         assert!(!text.contains("proof") && got.len() < 200, "{text}");
     }
     drop(TcpStream::connect(address).unwrap());
-    connect(&address.to_string(), &key('a'), LIMITS).unwrap();
+    meeting(&key('a'), LIMITS).connect(&address.to_string()).unwrap();
     server.join().unwrap().unwrap();
 }
 
@@ -137,7 +166,7 @@ fn endless_bytes_without_a_newline_end_at_the_limit_of_a_line() {
     let (stream, _) = listener.accept().unwrap();
     let writer = std::thread::spawn(move || while sender.write_all(&[b'x'; 4096]).is_ok() {});
     let mut link = Link::new(stream, Instant::now() + Duration::from_secs(20)).unwrap();
-    let why = Message::receive(&mut link).unwrap_err();
+    let why = link.receive::<Said>().unwrap_err();
     assert_eq!(why, "the peer sent a line of more than 4096 bytes");
     drop(link);
     writer.join().unwrap();
@@ -147,7 +176,7 @@ fn endless_bytes_without_a_newline_end_at_the_limit_of_a_line() {
 fn a_silent_server_ends_in_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let why = connect(&address, &key('a'), LIMITS).unwrap_err();
+    let why = meeting(&key('a'), LIMITS).connect(&address).unwrap_err();
     assert_eq!(why, "the peer did not answer in time");
 }
 
@@ -156,7 +185,8 @@ fn a_port_that_refuses_is_tried_until_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let why = connect(&address, &key('a'), Limits { deadline: Duration::from_millis(50), ..LIMITS });
+    let limits = Limits { deadline: Duration::from_millis(50), ..LIMITS };
+    let why = meeting(&key('a'), limits).connect(&address);
     assert!(why.unwrap_err().contains("refused"));
 }
 
