@@ -16,6 +16,7 @@ mod nodes;
 mod offered;
 mod output;
 mod pause;
+mod preflight;
 mod profile;
 mod prune;
 mod rails;
@@ -71,6 +72,8 @@ enum Command {
     Rails(rails::Args),
     /// Leaf switches, rails, wrong cables, oversubscription; topology files for Slurm
     Fabric(fabric::Args),
+    /// Inside a job, before its first step: test the GPUs, and the rails between the nodes
+    Preflight(preflight::Args),
     /// What a job did, and why it ended
     Report(report::Args),
     /// Why a job does not advance, or ended: the answer first, then what shows it
@@ -156,6 +159,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&site, &args),
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
+        Command::Preflight(args) => preflight::run(&site, &args),
         Command::Report(args) => report::run(&site, &args),
         Command::Why(args) => why::run(&site, &args),
         Command::Doctor(args) => doctor::run(&site, &args),

@@ -225,3 +225,39 @@ pub(crate) fn stand_aside(stage: &mut Stage) {
     stage.unset("SLURM_JOB_ID");
     stage.run(&["yield", "--", &text]);
 }
+
+pub(crate) fn preflight(stage: &mut Stage) {
+    let text = hostile();
+    let outcome = serde_json::json!({
+        "device": text, "peer_device": text, "gbps": {}, "latency_us": {}, "wrong_words": {}, "first_wrong": {}, "error": text,
+    });
+    let wrong = serde_json::json!({
+        "gpu": "0000:61:00.0", "model": text, "test": text, "seconds": 0.1, "measured": { &text: 1.0 },
+        "values": { "wrong": { "compared": 9, "wrong": 1, "first": [{ "place": text, "got": text, "want": text }] } },
+    });
+    let unknown = serde_json::json!({
+        "gpu": "0000:61:00.0", "model": text, "test": text, "seconds": 0.1, "measured": {}, "values": "none", "unknown": text,
+    });
+    let lines = [
+        serde_json::json!({ "problem": { "node": "gn1", "why": text } }),
+        serde_json::json!({ "gpu": { "node": "gn1", "test": wrong } }),
+        serde_json::json!({ "gpu": { "node": "gn2", "test": unknown } }),
+        serde_json::json!({ "devices": { "node": "gn1", "devices": [text] } }),
+        serde_json::json!({ "rail": { "node": "gn1", "rail": 0, "outcome": outcome } }),
+        serde_json::json!({ "rail": { "node": "gn2", "rail": 0, "outcome": outcome } }),
+    ];
+    let mut printed = lines.map(|line| format!("{line}\n")).concat();
+    printed.push_str(&text);
+    stage.write("printed", printed);
+    stage.program("srun", &format!("cat '{}'\nexit 1", stage.path("printed").display()));
+    stage.env("SLURM_JOB_ID", &text);
+    stage.env("SLURM_JOB_NODELIST", "gn[1-2]");
+    stage.shows_both(&["preflight", "--net", "tcp"], false);
+    stage.env("SLURM_JOB_NODELIST", &text);
+    stage.shows(&["preflight"]);
+    stage.env("RAILGATE_PREFLIGHT", &text);
+    stage.run(&["preflight", "--on-node"]);
+    for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "RAILGATE_PREFLIGHT"] {
+        stage.unset(name);
+    }
+}

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 /// Variable that holds the key. Other users cannot read the environment of a process, but can read its arguments.
-const VARIABLE: &str = "RAILGATE_PAIR_KEY";
+pub const KEY_VARIABLE: &str = "RAILGATE_PAIR_KEY";
 /// Maximum size of a key file, bytes.
 const FILE: u64 = 4096;
 
@@ -62,9 +62,9 @@ impl Key {
     pub fn read(file: Option<&Path>) -> Result<Key, String> {
         match file {
             Some(path) => Self::of_file(path).map_err(|why| format!("{}: {why}", path.display())),
-            None => match std::env::var(VARIABLE) {
-                Ok(text) => Self::parse(&text).map_err(|why| format!("{VARIABLE}: {why}")),
-                Err(_) => Err(format!("no key: set {VARIABLE}, or name a file with --key-file")),
+            None => match std::env::var(KEY_VARIABLE) {
+                Ok(text) => Self::parse(&text).map_err(|why| format!("{KEY_VARIABLE}: {why}")),
+                Err(_) => Err(format!("no key: set {KEY_VARIABLE}, or name a file with --key-file")),
             },
         }
     }

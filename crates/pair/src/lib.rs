@@ -12,7 +12,7 @@ mod outcome;
 pub mod tcp;
 
 pub use handshake::{Limits, Meeting};
-pub use key::{Key, Role, from_hex, random_number, to_hex};
+pub use key::{KEY_VARIABLE, Key, Role, from_hex, random_number, to_hex};
 pub use link::{Link, Message};
 pub use outcome::{Gbps, Latency, Outcome, Words, Wrong};
 

@@ -182,7 +182,7 @@ fn judge_one(
                 .unwrap_or(Judgement::Good)
         }
         Outcome::Measured { .. } | Outcome::Unknown { .. } => Judgement::Unknown,
-        Outcome::Corrupt { wrong_blocks: [0, 0], .. } => Judgement::Unknown,
+        Outcome::Corrupt { wrong_words: [0, 0], .. } => Judgement::Unknown,
         Outcome::Corrupt { .. } => Judgement::Corrupt,
         Outcome::Failed { down_end: Some(node), .. } if tested.pair.partner(*node).is_some() => {
             Judgement::Down { node: *node }

@@ -59,7 +59,7 @@ impl Counts {
             Judgement::Failed => self.failed += 1,
             Judgement::Down { .. } | Judgement::Unknown => {}
         }
-        if let Outcome::Corrupt { wrong_blocks: [from_left, from_right], .. } = judged.tested.outcome {
+        if let Outcome::Corrupt { wrong_words: [from_left, from_right], .. } = judged.tested.outcome {
             let (left, right) = (from_left > 0, from_right > 0);
             let (small, large) = if judged.tested.pair.left < judged.tested.pair.right {
                 (left, right)

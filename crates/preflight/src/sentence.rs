@@ -100,10 +100,10 @@ fn list(mut words: Vec<String>) -> String {
 fn usual(judged: &Judged) -> Option<String> {
     match &judged.judgement {
         Judgement::Slow { usual_gbps, usual: Usual::Median, .. } => {
-            Some(format!(", where the median is {usual_gbps:.0} Gb/s"))
+            Some(format!(", where the median is {}", rate(*usual_gbps)))
         }
         Judgement::Slow { usual_gbps, usual: Usual::Expected, .. } => {
-            Some(format!(", where {usual_gbps:.0} Gb/s are expected"))
+            Some(format!(", where {} are expected", rate(*usual_gbps)))
         }
         Judgement::Late { usual_us } => Some(format!(", where the median is {usual_us:.1} µs")),
         _ => None,
@@ -154,15 +154,14 @@ impl<S: AsRef<str>> Figures<'_, S> {
         match (&judged.judgement, &judged.tested.outcome) {
             (Judgement::Slow { directions: slow, .. }, Outcome::Measured { gbps, .. }) => {
                 let each = directions.iter().zip(gbps).zip(slow).filter(|(_, slow)| **slow);
-                each.map(|((direction, gbps), _)| format!("{gbps:.0} Gb/s {direction}")).collect()
+                each.map(|((direction, gbps), _)| format!("{} {direction}", rate(*gbps))).collect()
             }
             (Judgement::Late { .. }, Outcome::Measured { latency_us, .. }) => {
                 vec![format!("{latency_us:.1} µs {}", self.between(judged))]
             }
-            (Judgement::Corrupt, Outcome::Corrupt { wrong_blocks, checked_blocks }) => {
-                let each = directions.iter().zip(wrong_blocks).filter(|(_, wrong)| **wrong > 0);
-                each.map(|(direction, wrong)| format!("{wrong} of {checked_blocks} blocks {direction} wrong"))
-                    .collect()
+            (Judgement::Corrupt, Outcome::Corrupt { wrong_words }) => {
+                let each = directions.iter().zip(wrong_words).filter(|(_, wrong)| **wrong > 0);
+                each.map(|(direction, wrong)| format!("{wrong} wrong words {direction}")).collect()
             }
             (Judgement::Failed | Judgement::Down { .. }, Outcome::Failed { why, .. }) => {
                 let why = shorten(why.trim(), LONGEST_TEXT);
@@ -178,6 +177,11 @@ impl<S: AsRef<str>> Figures<'_, S> {
         let word = if self.subject.is_some() { "with" } else { "between" };
         format!("{word} {}", self.partner(judged))
     }
+}
+
+/// Returns a bandwidth: `389 Gb/s`, `0.19 Gb/s`.
+fn rate(gbps: f64) -> String {
+    if gbps < 10.0 { format!("{gbps:.2} Gb/s") } else { format!("{gbps:.0} Gb/s") }
 }
 
 /// Returns whether a test shows the sign, so that a sentence has one kind of figures.
@@ -198,9 +202,9 @@ fn summary(verdict: &Verdict) -> String {
     let usual = shows.clone().find_map(usual).unwrap_or_default();
     match &verdict.sign {
         Sign::Late { highest_us, .. } => format!("latency up to {highest_us:.1} µs{usual}"),
-        Sign::Slow { lowest_gbps, .. } => format!("down to {lowest_gbps:.0} Gb/s{usual}"),
+        Sign::Slow { lowest_gbps, .. } => format!("down to {}{usual}", rate(*lowest_gbps)),
         Sign::Failed => format!("{} tests failed", shows.count()),
         Sign::Down => "ports down".to_owned(),
-        Sign::Corrupt { wrong_blocks } => format!("{wrong_blocks} blocks arrived wrong"),
+        Sign::Corrupt { wrong_words } => format!("{wrong_words} words arrived wrong"),
     }
 }

@@ -87,10 +87,8 @@ pub enum Outcome {
     },
     /// Values arrived that were not sent.
     Corrupt {
-        /// Wrong blocks of each direction.
-        wrong_blocks: [u64; 2],
-        /// Blocks that were compared in each direction.
-        checked_blocks: u64,
+        /// 8-byte words that arrived different, of each direction.
+        wrong_words: [u64; 2],
     },
     /// No data was transferred, or the transfer ended with an error.
     Failed {

@@ -77,8 +77,8 @@ pub enum Sign {
     Down,
     /// Wrong values arrived.
     Corrupt {
-        /// Wrong blocks in both directions of all tests.
-        wrong_blocks: u64,
+        /// 8-byte words that arrived different, in both directions of all tests.
+        wrong_words: u64,
     },
 }
 
@@ -291,8 +291,8 @@ fn sign_of(judged: &Judged) -> Option<Sign> {
             let (usual_gbps, usual) = (*usual_gbps, *usual);
             Some(Sign::Slow { lowest_gbps: slow.fold(f64::INFINITY, f64::min), usual_gbps, usual })
         }
-        (Judgement::Corrupt, Outcome::Corrupt { wrong_blocks: [there, back], .. }) => {
-            Some(Sign::Corrupt { wrong_blocks: there.saturating_add(*back) })
+        (Judgement::Corrupt, Outcome::Corrupt { wrong_words: [there, back], .. }) => {
+            Some(Sign::Corrupt { wrong_words: there.saturating_add(*back) })
         }
         (Judgement::Failed, _) => Some(Sign::Failed),
         (Judgement::Down { .. }, _) => Some(Sign::Down),
@@ -307,8 +307,8 @@ fn sign(evidence: &[Judged]) -> Option<Sign> {
 
 fn worse(one: Sign, other: Sign) -> Sign {
     match (one, other) {
-        (Sign::Corrupt { wrong_blocks: one }, Sign::Corrupt { wrong_blocks: other }) => {
-            Sign::Corrupt { wrong_blocks: one.saturating_add(other) }
+        (Sign::Corrupt { wrong_words: one }, Sign::Corrupt { wrong_words: other }) => {
+            Sign::Corrupt { wrong_words: one.saturating_add(other) }
         }
         (one @ Sign::Slow { lowest_gbps: a, .. }, other @ Sign::Slow { lowest_gbps: b, .. }) => {
             if b < a {

@@ -36,6 +36,7 @@ mod own_faults;
 mod plain;
 mod plugin;
 mod pods;
+mod preflight;
 mod profiler;
 mod purged_jobs;
 mod rails;

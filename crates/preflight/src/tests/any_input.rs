@@ -11,7 +11,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     let measured = ([bandwidth.clone(), bandwidth], any::<f64>());
     prop_oneof![
         6 => measured.prop_map(|(gbps, latency_us)| Outcome::Measured { gbps, latency_us }),
-        1 => any::<[u64; 2]>().prop_map(|wrong_blocks| Outcome::Corrupt { wrong_blocks, checked_blocks: 1 }),
+        1 => any::<[u64; 2]>().prop_map(|wrong_words| Outcome::Corrupt { wrong_words }),
         1 => proptest::option::of(0..12_usize).prop_map(|down_end| Outcome::Failed { why: "x".to_owned(), down_end }),
         1 => Just(Outcome::Unknown { why: String::new() }),
     ]

@@ -81,7 +81,7 @@ fn a_missing_or_impossible_result_is_unknown() {
         Outcome::Unknown { why: "not started".to_owned() },
         Outcome::Measured { gbps: [f64::NAN, 390.0], latency_us: 3.0 },
         Outcome::Measured { gbps: [390.0, -1.0], latency_us: 3.0 },
-        Outcome::Corrupt { wrong_blocks: [0, 0], checked_blocks: 10 },
+        Outcome::Corrupt { wrong_words: [0, 0] },
     ];
     let one =
         |outcome| Round { pairs: pairs.clone(), tested: vec![Tested { pair: pairs[0], rail: 0, outcome }] };

@@ -5,7 +5,7 @@ use crate::{End, NoteKind, Outcome, Pair, Place, Plan, Report, Round, Settings, 
 
 const GOOD: Outcome = Outcome::Measured { gbps: [389.0; 2], latency_us: 3.0 };
 const SLOW: Outcome = Outcome::Measured { gbps: [140.0, 389.0], latency_us: 3.0 };
-const CORRUPT: Outcome = Outcome::Corrupt { wrong_blocks: [0, 7], checked_blocks: 4096 };
+const CORRUPT: Outcome = Outcome::Corrupt { wrong_words: [0, 7] };
 
 /// The pairs of four nodes in three rounds, so that each node has each partner once.
 const ALL: [[(usize, usize); 2]; 3] = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]];

@@ -40,13 +40,10 @@ fn a_slow_rail() {
 #[test]
 fn a_rail_that_sends_wrong_values() {
     let wrong = |pair: Pair| match pair.left {
-        0 => Outcome::Corrupt { wrong_blocks: [7, 0], checked_blocks: 4096 },
+        0 => Outcome::Corrupt { wrong_words: [7, 0] },
         _ => measured(389.0, 389.0),
     };
-    assert_eq!(
-        sentences(&report(wrong)),
-        ["rail 0 of gn1: 7 of 4096 blocks to gn2 wrong and 7 of 4096 blocks to gn3 wrong"]
-    );
+    assert_eq!(sentences(&report(wrong)), ["rail 0 of gn1: 7 wrong words to gn2 and 7 wrong words to gn3"]);
 }
 
 #[test]
@@ -78,10 +75,7 @@ fn a_path() {
 #[test]
 fn a_node_and_all_nodes() {
     let run = Fabric::new(8, QUIET, 1).with(&[Fault::Node(2, Harm::Corrupt)]).run();
-    assert_eq!(
-        run.report.verdicts[0].sentence::<&str>(&[]),
-        "node 2, 8 of 8 rails: 112 blocks arrived wrong"
-    );
+    assert_eq!(run.report.verdicts[0].sentence::<&str>(&[]), "node 2, 8 of 8 rails: 112 words arrived wrong");
     let faults: Vec<Fault> = (0..8).map(|node| Fault::Rail(End { node, rail: 5 }, Harm::Failed)).collect();
     let run = Fabric::new(8, QUIET, 1).with(&faults).run();
     let sentence = run.report.verdicts[0].sentence::<&str>(&[]);
@@ -112,7 +106,7 @@ fn results_are_the_same_after_json() {
     let bad = report(|pair| match (pair.left, pair.right) {
         (0, _) => measured(140.5, 389.0),
         (_, 3) => Outcome::Failed { why: "link down".to_owned(), down_end: Some(3) },
-        _ => Outcome::Corrupt { wrong_blocks: [7, 0], checked_blocks: 4096 },
+        _ => Outcome::Corrupt { wrong_words: [7, 0] },
     });
     assert!(bad.verdicts.len() >= 2, "{bad:?}");
     let text = serde_json::to_string(&bad).unwrap();

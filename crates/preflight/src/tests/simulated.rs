@@ -181,8 +181,8 @@ impl Fabric {
                 Harm::Corrupt => {
                     let left = node.is_none_or(|node| node == pair.left);
                     let right = node.is_some_and(|node| node == pair.right);
-                    let wrong_blocks = [u64::from(left) * 7, u64::from(right) * 7];
-                    outcome = Some(Outcome::Corrupt { wrong_blocks, checked_blocks: 4096 });
+                    let wrong_words = [u64::from(left) * 7, u64::from(right) * 7];
+                    outcome = Some(Outcome::Corrupt { wrong_words });
                 }
                 Harm::Failed => outcome = Some(Outcome::Failed { why: "timeout".to_owned(), down_end: None }),
                 Harm::Down => outcome = Some(Outcome::Failed { why: "port down".to_owned(), down_end: node }),

@@ -1,0 +1,201 @@
+//! `railgate preflight`: tests the GPUs of a job, and the rails between its nodes, before the first step.
+//!
+//! The first node starts one task on each node with srun for each part of the test, and reads the lines of JSON that they print. All of it
+//! runs as the job's user: what it finds is about this job, and drains no node.
+
+mod lines;
+mod node;
+mod results;
+mod screen;
+mod steps;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use railgate_preflight::{Place, Plan, Round, Settings};
+use railgate_slurm::hostlist;
+
+use crate::output::{Format, complain};
+use crate::{Site, exit, output};
+use lines::Order;
+use results::{Net, Results};
+use steps::Steps;
+
+/// Most nodes: the pairs of a round are one variable of the tasks' environment, which the kernel limits to 128 KiB.
+const MOST_NODES: usize = 4096;
+/// Time for a step to start and end on all nodes, in addition to its work.
+const START: Duration = Duration::from_secs(30);
+/// A pair waits this long for its other end, and then tests for at most 20 s.
+const PAIR: Duration = Duration::from_secs(50);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples, in a job script before srun:
+  railgate preflight || exit 1
+  railgate preflight --gpus full --expected-gbps 380
+  railgate preflight --net tcp --gpus none
+  railgate preflight --format json > preflight.json
+
+Every node computes and copies on its GPUs and compares each value; then pairs of nodes write and read each other's \
+memory on all rails at once, in two rounds with different partners, and in a third if a result is bad. Nothing is \
+drained: a node that is named here is bad for this job, and `railgate check --full` as root on it decides about the \
+node.
+
+Exit code: 0 all is good, 1 a GPU, rail, node or path is named, 2 wrong use, 3 could not tell for a part.")]
+pub(crate) struct Args {
+    /// Test of the GPUs
+    #[arg(long, value_enum, default_value_t = Gpus::Quick)]
+    gpus: Gpus,
+    /// How the nodes test each other
+    #[arg(long, value_enum, default_value_t = By::Auto)]
+    net: By,
+    /// Bandwidth that every rail should reach in each direction, Gb/s [default: rails are compared with their median]
+    #[arg(long, value_name = "GBPS", value_parser = rate)]
+    expected_gbps: Option<f64>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Do on this node what the environment orders
+    #[arg(long, hide = true)]
+    on_node: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Gpus {
+    /// Seconds
+    Quick,
+    /// About half a minute
+    Full,
+    /// No GPU is tested
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// By RDMA if all nodes have a compute HCA, else by TCP
+    Auto,
+    /// On each compute HCA
+    Rdma,
+    /// Over one TCP connection
+    Tcp,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
+    if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err("must be above 0 Gb/s".to_owned()) }
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    if args.on_node {
+        return node::run(site);
+    }
+    let job = variable("SLURM_JOB_ID")?;
+    let nodes = hostlist::expand(&variable("SLURM_JOB_NODELIST")?).context("SLURM_JOB_NODELIST")?;
+    ensure!(
+        (1..=MOST_NODES).contains(&nodes.len()),
+        "{} nodes; at most {MOST_NODES} are tested",
+        nodes.len()
+    );
+    let steps = Steps::new(&job, nodes.len())?;
+    let mut results = Results::new(job, nodes);
+    if let Some((length, limit)) = args.gpus.length() {
+        complain!("preflight: GPUs of {} nodes", results.nodes.len());
+        steps
+            .run(&Order::Gpus { length: length.to_owned() }, limit + START, &mut |line| results.hear(line))?;
+    }
+    if results.nodes.len() > 1 {
+        rails(args, &steps, &mut results)?;
+    }
+    match args.format {
+        Format::Table => output::text(&screen::text(&results))?,
+        Format::Json => output::json(&results)?,
+    }
+    Ok(match (results.names_something(), results.is_incomplete()) {
+        (true, _) => exit::UNFIT,
+        (false, true) => exit::UNKNOWN,
+        (false, false) => exit::OK,
+    })
+}
+
+/// Lets the nodes test each other, round by round.
+fn rails(args: &Args, steps: &Steps, results: &mut Results) -> anyhow::Result<()> {
+    steps.run(&Order::Devices, START, &mut |line| results.hear(line))?;
+    let all_have = results.devices.iter().all(|devices| devices.as_ref().is_some_and(|all| !all.is_empty()));
+    let net = match args.net {
+        By::Rdma if !all_have => bail!("--net rdma: not every node has shown a compute HCA"),
+        By::Auto if all_have => Net::Rdma,
+        By::Rdma => Net::Rdma,
+        By::Auto | By::Tcp => Net::Tcp,
+    };
+    results.net = Some(net);
+    let rails = |devices: &Option<Vec<String>>| match net {
+        Net::Rdma => devices.as_ref().map_or(0, Vec::len),
+        Net::Tcp => 1,
+    };
+    let places = results.devices.iter().map(|devices| Place::unknown(rails(devices))).collect();
+    // The latency of TCP depends on what else the processors do.
+    let max_latency_times = match net {
+        Net::Rdma => Settings::default().max_latency_times,
+        Net::Tcp => 10.0,
+    };
+    let settings = Settings { expected_gbps: args.expected_gbps, max_latency_times, ..Settings::default() };
+    let plan = Plan::new(places, settings);
+    while let Some(pairs) = plan.next(&results.rounds) {
+        let many = if pairs.len() == 1 { "pair" } else { "pairs" };
+        complain!("preflight: round {}, {} {many} of nodes", results.rounds.len() + 1, pairs.len());
+        let names = |node: usize| results.nodes.get(node).cloned().unwrap_or_default();
+        let order = Order::Pairs {
+            net,
+            pairs: pairs.iter().map(|pair| (names(pair.left), names(pair.right))).collect(),
+            port: port(&results.job),
+        };
+        results.begin_round();
+        steps.run(&order, PAIR + START, &mut |line| results.hear(line))?;
+        let tested = results.end_round(&pairs);
+        results.rounds.push(Round { pairs, tested });
+    }
+    results.report = plan.report(&results.rounds);
+    Ok(())
+}
+
+impl Gpus {
+    /// Length for the program, and how long it may take.
+    fn length(self) -> Option<(&'static str, Duration)> {
+        match self {
+            Gpus::Quick => Some(("quick", Duration::from_secs(60))),
+            Gpus::Full => Some(("full", Duration::from_secs(300))),
+            Gpus::None => None,
+        }
+    }
+}
+
+/// Port of the first rail: from 28000 on, below the ports that the kernel gives out, 16 for each job.
+fn port(job: &str) -> u16 {
+    let number: u32 = job.parse().unwrap_or_default();
+    u16::try_from(28_000 + number % 290 * 16).unwrap_or(28_000)
+}
+
+fn variable(name: &str) -> anyhow::Result<String> {
+    std::env::var(name).with_context(|| format!("not inside a job: {name} is not set"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_a_job_lie_below_those_of_the_kernel() {
+        for job in ["1", "289", "4294967295", "x"] {
+            assert!((28_000..=32_640).contains(&port(job)), "{job}");
+        }
+        assert_eq!(port("1") - port("290"), 16);
+    }
+
+    #[test]
+    fn a_rate_is_above_0() {
+        assert_eq!(rate("380.5"), Ok(380.5));
+        for wrong in ["0", "-1", "inf", "NaN", "x"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the tasks of a test are asked, and what they print.
+
+use railgate_model::GpuSelfTested;
+use railgate_pair::Outcome;
+use serde::{Deserialize, Serialize};
+
+use super::results::Net;
+
+/// The variable with the order, as JSON.
+pub(crate) const ORDER: &str = "RAILGATE_PREFLIGHT";
+
+/// What each task does on its node.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Order {
+    /// Test the GPUs: `quick` or `full`.
+    Gpus { length: String },
+    /// Name the compute HCAs.
+    Devices,
+    /// Test the rails with the other node of the pair. Nodes that are in no pair do nothing.
+    Pairs { net: Net, pairs: Vec<(String, String)>, port: u16 },
+}
+
+/// A line of a task.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Line {
+    /// The result of one test of a GPU.
+    Gpu { node: String, test: GpuSelfTested },
+    /// The compute HCAs of a node, in the order of its rails.
+    Devices { node: String, devices: Vec<String> },
+    /// What one end of a pair measured.
+    Rail { node: String, rail: usize, outcome: Outcome },
+    /// Why a node has no result.
+    Problem { node: String, why: String },
+}
