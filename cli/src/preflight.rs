@@ -125,7 +125,11 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results) -> anyhow::Result<()
         By::Rdma if !all_have => bail!("--net rdma: not every node has shown a compute HCA"),
         By::Auto if all_have => Net::Rdma,
         By::Rdma => Net::Rdma,
-        By::Auto | By::Tcp => Net::Tcp,
+        By::Auto => {
+            results.miss_devices();
+            Net::Tcp
+        }
+        By::Tcp => Net::Tcp,
     };
     results.net = Some(net);
     let rails = |devices: &Option<Vec<String>>| match net {

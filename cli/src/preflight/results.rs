@@ -97,6 +97,20 @@ impl Results {
         self.nodes.iter().position(|name| name == node)
     }
 
+    /// Some nodes have HCAs and others have not shown one: the rails cannot be tested by RDMA, and that is not a result.
+    pub(crate) fn miss_devices(&mut self) {
+        let has = |devices: &Option<Vec<String>>| devices.as_ref().is_some_and(|all| !all.is_empty());
+        if !self.devices.iter().any(has) {
+            return;
+        }
+        for (node, devices) in self.nodes.iter().zip(&self.devices) {
+            if !has(devices) {
+                let why = "no compute HCA was found, so that all nodes test each other by TCP".to_owned();
+                self.problems.push(Problem { node: node.clone(), why });
+            }
+        }
+    }
+
     pub(crate) fn begin_round(&mut self) {
         self.ends.clear();
     }
@@ -261,6 +275,11 @@ mod tests {
         assert_eq!(results.devices, [None, Some(vec!["mlx5_0".to_owned(), "mlx5_1".to_owned()])]);
         assert_eq!(results.problems.len(), 1);
         assert!(results.is_incomplete() && !results.names_something());
+        results.miss_devices();
+        assert_eq!(results.problems[1].node, "gn1");
+        let mut without = self::results(2);
+        without.miss_devices();
+        assert!(without.problems.is_empty());
     }
 
     /// Rail 1 of gn2 is slow with both of its partners.

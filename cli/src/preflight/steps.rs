@@ -65,21 +65,15 @@ impl Steps {
     ) -> anyhow::Result<()> {
         let nodes = self.nodes.to_string();
         let mut srun = Command::new("srun");
-        srun.args([
-            "--overlap",
-            "--ntasks-per-node=1",
-            "--kill-on-bad-exit=0",
-            "--input=none",
-            "--unbuffered",
-        ])
-        .args(["--nodes", &nodes, "--ntasks", &nodes, "--jobid", &self.job])
-        .arg(&self.program)
-        .args(["preflight", "--on-node"])
-        .env(ORDER, serde_json::to_string(order)?)
-        .env(railgate_pair::KEY_VARIABLE, &self.key)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        srun.args(["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--input=none"])
+            .args(["--nodes", &nodes, "--ntasks", &nodes, "--jobid", &self.job])
+            .arg(&self.program)
+            .args(["preflight", "--on-node"])
+            .env(ORDER, serde_json::to_string(order)?)
+            .env(railgate_pair::KEY_VARIABLE, &self.key)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         for name in NOT_INHERITED {
             srun.env_remove(name);
         }
