@@ -59,11 +59,12 @@ Fix: run the test again by hand, `railgate-gpu-selftest --length full --gpu ADDR
 - Slow: `warn`. `below_median_percent` is judged from three GPUs on, for memory copy, read and write, device to host, and products. The
   source of its default is gpu-fryer, which accepts products at 10 % below the best GPU of the node. On four healthy H100 SXM the spread of
   three runs was 0.6 % (copy), 2.7 % (read), 0.5 % (write) and 0.4 % (device to host). Host to device is not judged by it: in 3 of 13 tests
-  of these cards it was half of the usual 55 GB/s, probably since the buffer was on the other NUMA node.
+  of these cards, and on two of four H200, it was half of the usual 55 GB/s while all GPUs copied at once. The copies that are judged are those of
+  one GPU at a time; whether the rate varies there too is not known yet.
 - The floors (`min_…`) are for sites that have measured their machines; none is judged by default. For comparison, Azure's health checks ask
   for 48 GB/s host to device and 335 GB/s to a peer on H100 SXM, 21 and 238 on A100 SXM. Measured on H100 SXM: memory copy
-  2,820 GB/s, read 3,060, write 3,180, device to host 55, peer 396, bf16 684 to 695 TFLOP/s; on H200 SXM: 4,230, device to host 55, peer
-  393, bf16 744 to 821.
+  2,820 GB/s, read 3,060, write 3,180, device to host 55, peer 396, bf16 684 to 695 TFLOP/s; on H200 SXM: memory copy 3,970, read
+  4,450, write 4,210 to 4,300, device to host 55, peer 394, bf16 676 to 683 (`quick`, four at once).
 - A slowdown because of heat or power during the test: `note`.
 ";
     const CLASS: Class = Class::Node;
