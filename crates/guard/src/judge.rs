@@ -138,7 +138,7 @@ impl Case<'_> {
     fn behind(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
         let counts = self.look.counts?;
         let of = behind_in(counts)?;
-        let behind = lagging_ranks(self.look, of);
+        let behind = ranks_behind(self.look, of);
         let fewest = of.ranks.iter().map(|one| one.ops).min()?;
         let most = of.ranks.iter().map(|one| one.ops).max()?;
         if behind.is_empty() {
@@ -213,7 +213,7 @@ impl Case<'_> {
         let of = counts.communicators.iter().find(others)?;
         Some(format!(
             "in another communicator {} behind (the last operation there: {})",
-            are(&lagging_ranks(self.look, of)),
+            are(&ranks_behind(self.look, of)),
             of.op
         ))
     }
@@ -301,15 +301,15 @@ fn behind_in(counts: &Counts) -> Option<&CountsOf> {
 }
 
 /// Returns the running ranks of this node that have enqueued fewer operations in a communicator than other ranks.
-fn lagging_ranks<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
+fn ranks_behind<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
     let pids = of.behind();
     look.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
 }
 
 /// Returns the ranks of this node that have enqueued fewer operations than other ranks, if all of them poll the GPU, and otherwise none.
-pub(crate) fn polling_lagging_ranks<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
+pub(crate) fn polling_ranks_behind<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
     let Some(of) = look.counts.and_then(behind_in) else { return Vec::new() };
-    let all = lagging_ranks(look, of);
+    let all = ranks_behind(look, of);
     if all.iter().all(|one| one.state.as_ref().is_some_and(polls)) { all } else { Vec::new() }
 }
 
