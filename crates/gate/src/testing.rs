@@ -157,18 +157,19 @@ impl Case {
         })
     }
 
+    pub(crate) fn seen(&self) -> Seen<'_> {
+        Seen {
+            phase: self.phase,
+            now: &self.now,
+            before: self.before.as_ref(),
+            job: self.job.as_ref(),
+            profile: self.profile.as_ref(),
+            memory: &self.memory,
+        }
+    }
+
     pub(crate) fn judge(&self) -> Verdict {
-        judge(
-            &self.config,
-            &Seen {
-                phase: self.phase,
-                now: &self.now,
-                before: self.before.as_ref(),
-                job: self.job.as_ref(),
-                profile: self.profile.as_ref(),
-                memory: &self.memory,
-            },
-        )
+        judge(&self.config, &self.seen())
     }
 
     /// The verdict and its cause in one line: `unfit: fail gpu-lost@3: 0000:61:00.0 off bus, Xid 79; reboot`.

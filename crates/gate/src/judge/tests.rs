@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use railgate_model::{Action, Class, Finding, Fitness, Part, Phase, Severity, Snapshot, Verdict};
+use railgate_model::{Action, Class, Finding, Fitness, Hca, Part, Phase, Severity, Snapshot, Verdict};
 use railgate_simulate::{FAULTS, FaultPart};
 
 use super::{Judged, allowed, judge_with, verdict, would_drain};
@@ -9,15 +9,7 @@ use crate::testing::{Case, case};
 use crate::{CHECKS, Memory, PhasePolicy, Seen};
 
 fn with_checks(case: &Case, checks: &[CheckInfo]) -> Verdict {
-    let seen = Seen {
-        phase: case.phase,
-        now: &case.now,
-        before: case.before.as_ref(),
-        job: case.job.as_ref(),
-        profile: case.profile.as_ref(),
-        memory: &case.memory,
-    };
-    judge_with(checks, &case.config, &seen)
+    judge_with(checks, &case.config, &case.seen())
 }
 
 #[test]
@@ -183,16 +175,7 @@ fn a_transient_finding_drains_on_the_second_strike() {
 
 #[test]
 fn a_check_run_covers_the_node_only_if_every_gpu_is_judged() {
-    let covers = |case: &Case| {
-        crate::covers_whole_node(&Seen {
-            phase: case.phase,
-            now: &case.now,
-            before: case.before.as_ref(),
-            job: case.job.as_ref(),
-            profile: case.profile.as_ref(),
-            memory: &case.memory,
-        })
-    };
+    let covers = |case: &Case| crate::covers_whole_node(&case.seen());
     assert!(covers(&case("h100-sxm")));
     assert!(covers(&case("h100-sxm").with(|case| case.job = None)));
     assert!(covers(&case("h100-sxm:gpu-missing@3").remembering()), "its missing GPU is judged");
@@ -335,6 +318,14 @@ fn held() -> impl Strategy<Value = Vec<u32>> {
     prop::sample::select(vec![vec![0, 1, 2, 3, 4, 5, 6, 7], vec![0, 1, 2, 3], vec![3], vec![2, 5]])
 }
 
+/// Which HCAs are nearest to the job's GPUs, as indices of the snapshot: names and slots may change under a fault.
+fn places_of_job_hcas(case: &Case) -> Vec<usize> {
+    let fabric = case.now.fabric.data().unwrap();
+    let near = Scene::new(&case.config, &case.seen()).nearest_hcas(fabric).unwrap_or_default();
+    let counts = |hca: &Hca| near.names.contains(&hca.name) || near.unclear.contains(&hca.name);
+    fabric.hcas.iter().enumerate().filter(|(_, hca)| counts(hca)).map(|(place, _)| place).collect()
+}
+
 /// Collects JSON pointers of every reading that has a value, for example `/gpus/read/data/gpus/3/uuid`.
 fn readings(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
     match value {
@@ -430,11 +421,16 @@ proptest! {
         // These remove readings: a GPU that does not respond, and MIG, which hides the owners of processes.
         let hides = ["gpu-unreadable", "gpu-mig-on"];
         prop_assume!(!hides.iter().any(|fault| faults[0].starts_with(fault)));
-        let judged = |faults: &[String]| {
-            case(&format!("h100-sxm:{}", faults.join(","))).holding(&gpus).judge()
-        };
-        let (all, fewer) = (judged(&faults), judged(&faults[1..]));
-        prop_assert!(rank(all.fitness) >= rank(fewer.fitness), "{:?} {:?}", all, fewer);
+        let node = |faults: &[String]| case(&format!("h100-sxm:{}", faults.join(",")));
+        let (all, fewer) = (node(&faults), node(&faults[1..]));
+        let worse = |all: &Case, fewer: &Case| rank(all.fitness()) >= rank(fewer.fitness());
+        prop_assert!(worse(&all, &fewer), "{:?} {:?}", all.judge(), fewer.judge());
+        // An HCA in another slot is another job's: a job with some of the GPUs is compared only while it has the same HCAs.
+        let (all, fewer) = (all.holding(&gpus), fewer.holding(&gpus));
+        prop_assert!(
+            worse(&all, &fewer) || places_of_job_hcas(&all) != places_of_job_hcas(&fewer),
+            "{:?} {:?}", all.judge(), fewer.judge()
+        );
     }
 
     #[test]
