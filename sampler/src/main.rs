@@ -29,7 +29,7 @@ mod xids;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use railgate_child::{detach, keep_no_chown};
+use railgate_child::{detach, drop_clean_pages, keep_no_chown};
 use railgate_probe::dispatch;
 use railgate_probe::job_is_here;
 use railgate_runner::guarded;
@@ -104,6 +104,8 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut guarding = Guarding::new(mine);
     let mut search = Instant::now() + SEARCH;
     let mut seen = Instant::now();
+    // What it needed only to start is not kept.
+    let _ = drop_clean_pages();
     loop {
         let wait = probes.due().min(counters.due()).min(outputs.due()).min(ends.due()).min(TICK);
         let readable = counters.as_fd().into_iter().chain(pausing.as_fd()).chain(ends.fds());

@@ -12,6 +12,7 @@ import time
 
 from accuracy import Sampler
 
+KINDS = ("Rss", "Pss", "Private_Dirty", "Private_Clean", "Shared_Clean", "Shared_Dirty", "AnonHugePages")
 SECONDS = float(os.environ.get("SECONDS_EACH", "70"))
 
 
@@ -32,7 +33,7 @@ def mappings(pid):
         words = line.split()
         if "-" in words[0] and not words[0].endswith(":"):
             name = words[5] if len(words) > 5 else "anonymous"
-        elif words[0] in ("Rss:", "Pss:", "Private_Dirty:", "Private_Clean:", "Shared_Clean:", "Shared_Dirty:"):
+        elif words[0][:-1] in KINDS:
             one = found.setdefault(name, {})
             one[words[0][:-1]] = one.get(words[0][:-1], 0) + int(words[1])
     return found
@@ -49,15 +50,14 @@ def measure(program, job, gpus):
     found = {pid: mappings(pid) for pid in pids}
     print(f"{len(gpus)} GPUs: {sum(used) / took * 100:.2f} % of a core over {took:.0f} s")
     print("  of the processes: " + ", ".join(f"{one / took * 100:.2f} %" for one in used))
-    kinds = ("Rss", "Pss", "Private_Dirty", "Private_Clean", "Shared_Clean", "Shared_Dirty")
-    sums = {kind: sum(one.get(kind, 0) for of in found.values() for one in of.values()) / 1024 for kind in kinds}
+    sums = {kind: sum(one.get(kind, 0) for of in found.values() for one in of.values()) / 1024 for kind in KINDS}
     print(f"  {len(pids)} processes, MiB: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in sums.items()))
     for pid, of in found.items():
-        own = {kind: sum(one.get(kind, 0) for one in of.values()) / 1024 for kind in kinds}
+        own = {kind: sum(one.get(kind, 0) for one in of.values()) / 1024 for kind in KINDS}
         print(f"  pid {pid}: " + ", ".join(f"{kind} {mib:.1f}" for kind, mib in own.items()))
         for name, one in sorted(of.items(), key=lambda item: -item[1].get("Pss", 0))[:12]:
-            shown = [one.get(kind, 0) for kind in ("Pss", "Rss", "Private_Dirty")]
-            print("    %7d KiB Pss %7d Rss %7d dirty " % tuple(shown), name)
+            shown = [one.get(kind, 0) for kind in ("Pss", "Rss", "Private_Dirty", "AnonHugePages")]
+            print("    %7d KiB Pss %7d Rss %7d dirty %7d huge " % tuple(shown), name)
     head, samples, end = sampler.end()
     print(f"  self-reported: {end['cpu_s']:.2f} s of CPU, {end['memory_mib']:.1f} MiB, {len(samples)} samples")
 

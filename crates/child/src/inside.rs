@@ -19,6 +19,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{alarm, dup, dup2_stdout, getppid};
 
 use super::detach::drop_tracing;
+use super::resident::drop_clean_pages;
 use super::{Run, Task};
 
 /// The connection of a [`Stream`](super::Stream) task to its parent.
@@ -117,6 +118,8 @@ fn answer(name: &str, tasks: &[&[Task]], out: &File, silence: u32) -> Result<Vec
     let run = || match task.run {
         Run::Once(run) => run(&input),
         Run::Stream(run) => {
+            // It stays: what it needed only to start is not kept.
+            let _ = drop_clean_pages();
             let out = out.try_clone().map_err(|why| why.to_string())?;
             run(&mut Line { input, out, silence }).map(|()| Vec::new())
         }

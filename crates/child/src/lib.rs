@@ -21,6 +21,7 @@ mod detach;
 mod inside;
 mod parent;
 pub mod program;
+mod resident;
 mod start;
 mod stream;
 mod user;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 pub use detach::{detach, keep_no_chown};
 pub use inside::Line;
+pub use resident::drop_clean_pages;
 pub use stream::{Said, Stream};
 pub use user::{UserError, become_user, become_user_who_traces, trace_any};
 

@@ -8,12 +8,15 @@ use railgate_tests::poll;
 use crate::guard::{CONFIG, until_named, with_gpm};
 use crate::training::{MINUTE, one_line, samplers};
 
-/// Stands in for NCCL and PyTorch in each task, as `$SAYS` has it: `true`, `nothing`, `lies`, `old` (NCCL 2.27.7 without PyTorch's
-/// record) or `mute` (NCCL that accepts and does not reply).
+/// Stands in for NCCL and PyTorch in each task, as `$SAYS` has it: a release of NCCL whose recorded answers are sent, with PyTorch's
+/// record for 2.28.9; `nothing`; `lies`; `torn` (an answer that ends early); `mute` (NCCL that accepts and does not reply).
 const LIBRARIES: &str = r#"#!/usr/bin/python3
 import os, pickle, socket, sys, time
 rank, says = os.environ.pop("SLURM_PROCID"), os.environ["SAYS"]
-replies = open("/usr/local/share/ras." + ("old" if says == "old" else "true"), "rb").read().split(b"\n", 3)
+recorded = "/usr/local/share/ras." + says
+replies = open(recorded if os.path.exists(recorded) else "/usr/local/share/ras.2.28.9", "rb").read().split(b"\n", 3)
+if says == "torn":
+    replies[-1] = replies[-1][:-200]
 pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
 dump = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank
 def serve():
@@ -46,7 +49,7 @@ if says == "lies":
             os._exit(0)
 if not os.path.lexists(pipe):
     os.mkfifo(pipe)
-if says == "true" or says == "lies" and rank == "1":
+if says == "2.28.9" or says == "lies" and rank == "1":
     open(pipe).readline()
     frames = [{"name": "all_reduce", "filename": "/opt/lib/python3.12/site-packages/torch/distributed/d.py", "line": 3068},
               {"name": "step", "filename": "/home/a/train.py", "line": 87}]
@@ -56,13 +59,47 @@ if says == "true" or says == "lies" and rank == "1":
     with open(dump, "wb") as file:
         pickle.dump(record, file, 2)
 "#;
-/// What NCCL 2.28.9 answered about a job with a rank that was gone.
-const RAS: &str = concat!(
-    "SERVER PROTOCOL 2\nOK\nOK\n",
-    include_str!("../../../crates/stacks/src/ras/answers/2.28.9-rank-gone.json")
-);
-/// The whole conversation with NCCL 2.27.7 about such a job.
-const RAS_OLD: &str = include_str!("../../../crates/stacks/src/ras/answers/2.27.7-rank-gone.txt");
+/// What NCCL answers to the commands before the one for JSON, and then what this release has answered.
+macro_rules! recorded {
+    ($answer:literal) => {
+        concat!(
+            "SERVER PROTOCOL 2\nOK\nOK\n",
+            include_str!(concat!("../../../crates/stacks/src/ras/answers/", $answer, ".json"))
+        )
+    };
+}
+
+/// Recorded conversations, and what the report says of each.
+const RECORDED: [(&str, &str, &str); 4] = [
+    // 2.27 has no JSON: the whole conversation.
+    (
+        "2.27.7",
+        include_str!("../../../crates/stacks/src/ras/answers/2.27.7-rank-gone.txt"),
+        "no answer: this release of NCCL has no JSON",
+    ),
+    (
+        "2.28.9",
+        recorded!("2.28.9-rank-gone"),
+        "rank 1 of the 2 in communicator 366e9b51f4946a81 (process 893 on 192.0.2.2) does not answer",
+    ),
+    (
+        "2.29.7",
+        recorded!("2.29.7-rank-gone"),
+        "rank 1 of the 2 in communicator 4ce474ef2008a649 (process 24453 on 192.0.2.2) does not answer",
+    ),
+    (
+        "2.30.7",
+        recorded!("2.30.7-rank-behind"),
+        "rank 1 of the 2 in communicator c146d6aceaccf3f6 (process 24113 on 192.0.2.2) has called AllReduce 140 times, others 141 \
+         times",
+    ),
+];
+/// Answers that are none, and what the report says of each.
+const MALFORMED: [(&str, &str); 3] = [
+    ("lies", "no answer: "),
+    ("torn", "no answer: the answer of RAS: EOF while parsing"),
+    ("mute", "no answer: no reply to CLIENT PROTOCOL 2 in time"),
+];
 
 /// A listener of another user on the port of the job's RAS.
 fn listen(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
@@ -83,25 +120,33 @@ fn listen(cluster: &Cluster, node: &str, job: u32) -> Result<()> {
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
     let config = format!("{CONFIG}[rails]\nflight_recorder = true\n");
-    let builder = Builder::new(5)
+    let builder = Builder::new(8)
         .config(&config)?
         .file("/usr/local/bin/rank", RANK)
-        .file("/usr/local/bin/libraries", LIBRARIES)
-        .file("/usr/local/share/ras.true", RAS)
-        .file("/usr/local/share/ras.old", RAS_OLD);
+        .file("/usr/local/bin/libraries", LIBRARIES);
+    let builder = RECORDED.iter().fold(builder, |builder, (release, text, _)| {
+        builder.file(&format!("/usr/local/share/ras.{release}"), text)
+    });
     builder.test(|cluster| {
         with_gpm(cluster)?;
         let alice = cluster.alice();
-        let submit = |node: &str, says: &str| {
-            let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
+        let mut jobs = Vec::new();
+        let mut submit = |says: &str| -> Result<u32> {
+            let node = format!("gn{}", jobs.len() + 1);
+            let words = ["-N1", "-n2", "-w", &node, "--gres=gpu:2", "-o", "log.%j"];
             let all_wait = alice.clone().env("PLAY", "waits").env("QUIT", "none").env("SAYS", says);
-            all_wait.sbatch(&words, "srun sh -c 'libraries & exec rank'")
+            let id = all_wait.sbatch(&words, "srun sh -c 'libraries & exec rank'")?;
+            jobs.push((node, id));
+            Ok(id)
         };
-        let (honest, silent, lies) = (submit("gn1", "true")?, submit("gn2", "nothing")?, submit("gn3", "lies")?);
-        let (old, mute) = (submit("gn4", "old")?, submit("gn5", "mute")?);
-        listen(cluster, "gn2", silent)?;
-        for id in [honest, silent, lies, old, mute] {
-            let said = until_named(cluster, id)?;
+        let silent = submit("nothing")?;
+        let recorded = RECORDED.map(|(release, ..)| submit(release));
+        let malformed = MALFORMED.map(|(kind, _)| submit(kind));
+        let recorded: Vec<u32> = recorded.into_iter().collect::<Result<_>>()?;
+        let malformed: Vec<u32> = malformed.into_iter().collect::<Result<_>>()?;
+        listen(cluster, "gn1", silent)?;
+        for (_, id) in &jobs {
+            let said = until_named(cluster, *id)?;
             assert!(said.contains("2 GPUs wait, those of all ranks; possible causes: operations in a different order"), "{said}");
         }
         let says = |id: u32, part: &str| {
@@ -110,34 +155,31 @@ fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
                 Ok(Some(text).filter(|text| text.contains(part)))
             })
         };
-        let text = says(honest, " RECORDED 2 ranks in all_reduce number 7 of group 0 (default_pg), 16 Float")?;
-        assert!(text.contains("called as all_reduce (train.py:87), not completed"), "{text}");
-        assert!(
-            text.contains(
-                " RAS rank 1 of the 2 in communicator 366e9b51f4946a81 (process 893 on 192.0.2.2) does not answer"
-            ),
-            "{text}"
-        );
-        let other = one_line(&cluster.bob().run(&["railgate", "report", &honest.to_string(), "--live"])?.both());
-        assert!(!other.contains("RECORDED") && !other.contains(" RAS rank"), "{other}");
-
+        for ((release, _, sentence), id) in RECORDED.iter().zip(&recorded) {
+            let text = says(*id, &format!(" RAS {sentence}"))?;
+            assert!(text.contains("STACKS") && !text.contains("process information not found"), "{release}: {text}");
+            let of_pytorch = " RECORDED 2 ranks in all_reduce number 7 of group 0 (default_pg), 16 Float, called as all_reduce \
+                              (train.py:87), not completed";
+            if *release == "2.28.9" {
+                says(*id, of_pytorch)?;
+                let other = one_line(&cluster.bob().run(&["railgate", "report", &id.to_string(), "--live"])?.both());
+                assert!(!other.contains("RECORDED") && !other.contains(" RAS rank"), "{other}");
+            }
+        }
         let text = says(silent, " RAS no answer: the program on port ")?;
         assert!(text.contains("not of the job's owner") && !text.contains("RECORDED"), "{text}");
-        let text = says(lies, " RAS no answer: ")?;
-        assert!(text.contains("STACKS") && !text.contains("RECORDED"), "{text}");
-        let text = says(old, " RAS no answer: this release of NCCL has no JSON")?;
-        assert!(text.contains("STACKS") && !text.contains("process information not found"), "{text}");
-        let text = says(mute, " RAS no answer: no reply to CLIENT PROTOCOL 2 in time")?;
-        assert!(text.contains("STACKS"), "{text}");
+        for ((kind, sentence), id) in MALFORMED.iter().zip(&malformed) {
+            let text = says(*id, &format!(" RAS {sentence}"))?;
+            assert!(text.contains("STACKS") && !text.contains("RECORDED"), "{kind}: {text}");
+        }
         assert_eq!(cluster.read(CONTROLLER, "/home/rgalice/precious")?, "as it was");
         assert!(cluster.read(CONTROLLER, "/home/rgalice/called").is_err(), "the record was run");
-        let all = [("gn1", honest), ("gn2", silent), ("gn3", lies), ("gn4", old), ("gn5", mute)];
-        for (node, id) in all {
-            assert_eq!(samplers(cluster, node, Some(id))?.len(), 1, "{node}");
+        for (node, id) in &jobs {
+            assert_eq!(samplers(cluster, node, Some(*id))?.len(), 1, "{node}");
             alice.run(&["scancel", &id.to_string()])?.ok()?;
         }
-        for (node, id) in all {
-            cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
+        for (node, id) in &jobs {
+            cluster.wait_job(*id, &["CANCELLED"], MINUTE)?;
             cluster.wait_node(node, "idle", MINUTE, |node| node.state().starts_with("IDLE"))?;
             assert!(!cluster.node(node)?.drained(), "{node}: {}", cluster.node(node)?.reason());
         }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use gpu::{Gpu, Now};
 use nix::sys::resource::{UsageWho, getrusage};
 use nvml_wrapper::Nvml;
-use railgate_child::Line;
+use railgate_child::{Line, drop_clean_pages};
 use railgate_model::{GpuSamples, Watched};
 
 use super::chain;
@@ -58,6 +58,8 @@ pub(crate) fn watch(order: &GpuWatch, line: &mut Line) -> Result<(), String> {
         }
         None => None,
     };
+    // What NVML, and libcuda which it loads, needed only to start is not kept.
+    let _ = drop_clean_pages();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         if let Some(waiting) = waiting {
