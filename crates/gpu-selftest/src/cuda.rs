@@ -261,6 +261,8 @@ pub(crate) struct Stream<'c> {
 pub(crate) enum Transfer<'a> {
     ToDevice(&'a Pinned<'a>, &'a Buffer<'a>),
     ToHost(&'a Buffer<'a>, &'a Pinned<'a>),
+    /// Inside one GPU.
+    Within(&'a Buffer<'a>, &'a Buffer<'a>),
     /// From one GPU to another.
     Peer(&'a Buffer<'a>, &'a Buffer<'a>),
 }
@@ -298,6 +300,13 @@ impl Stream<'_> {
                 unsafe { sys::cuMemcpyDtoHAsync_v2(to.at, from.at, bytes, self.stream) }
                     .result()
                     .map_err(said("cuMemcpyDtoHAsync"))
+            }
+            Transfer::Within(from, to) => {
+                fits(from.bytes, to.bytes)?;
+                // SAFETY: as above, and two buffers do not overlap.
+                unsafe { sys::cuMemcpyDtoDAsync_v2(to.at, from.at, bytes, self.stream) }
+                    .result()
+                    .map_err(said("cuMemcpyDtoDAsync"))
             }
             Transfer::Peer(from, to) => {
                 fits(from.bytes, to.bytes)?;

@@ -4,9 +4,11 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys::CUfunction;
+use railgate_model::ValueCheck;
 
 use crate::cuda::{Buffer, Context, Module, Stream, launch};
 use crate::matrix::{PERIOD, SALT_A, SALT_B, Sum};
+use crate::said::wrong_values;
 
 const PTX: &str = include_str!("../kernels/selftest.ptx");
 const PTX_FP8: &str = include_str!("../kernels/selftest-fp8.ptx");
@@ -333,5 +335,18 @@ impl<'c> Findings<'c> {
             .collect();
         wrong.sort_unstable_by_key(|one| one.at);
         Ok((count, digest, wrong))
+    }
+
+    /// What a comparison of so many bytes with the pattern found.
+    pub(crate) fn of_bytes(&self, bytes: usize) -> Result<ValueCheck, String> {
+        let compared = u64::try_from(bytes / 8).unwrap_or(u64::MAX);
+        let (wrong, _, first) = self.read()?;
+        Ok(match wrong {
+            0 => ValueCheck::Right { compared, digest: None },
+            wrong => {
+                let first = wrong_values(&first, 8, |at| format!("byte {at:#x}"));
+                ValueCheck::Wrong { compared, wrong, first }
+            }
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use railgate_model::ValueCheck;
 
-use crate::cuda::Context;
+use crate::cuda::{Context, Transfer};
 use crate::kernels::{Findings, Kernels};
 use crate::said::{Outcome, wrong_values};
 
@@ -12,7 +12,8 @@ const COPIED: usize = 4 << 30;
 const FILLED_PERCENT: usize = 92;
 const SEED: u32 = 0x7A11_6A7E;
 
-/// GB/s of a copy inside the memory, read and written bytes together.
+/// GB/s of copies inside the memory, read and written bytes together: by the driver, as frameworks copy, and by a kernel of 16 bytes for
+/// each thread. What the driver copied is compared.
 pub(crate) fn bandwidth(context: &Context, kernels: &Kernels<'_>, times: u32) -> Result<Outcome, String> {
     let bytes = COPIED.min(context.free_bytes()? / 3) & !0xFFFF;
     let (from, to) = (context.buffer(bytes)?, context.buffer(bytes)?);
@@ -20,8 +21,20 @@ pub(crate) fn bandwidth(context: &Context, kernels: &Kernels<'_>, times: u32) ->
     kernels.write_pattern(&stream, &from, SEED, false)?;
     kernels.copy(&stream, &from, &to)?;
     stream.wait()?;
-    let seconds = stream.fastest(times, || kernels.copy(&stream, &from, &to))?;
-    Ok(Outcome::default().with("copy_gb_s", 2.0 * gigabytes(bytes) / seconds))
+    let by_kernel = stream.fastest(times, || kernels.copy(&stream, &from, &to))?;
+    // What the kernel copied must not pass for this one.
+    to.clear()?;
+    let copy = || stream.copy(Transfer::Within(&from, &to), bytes);
+    copy()?;
+    stream.wait()?;
+    let by_driver = stream.fastest(times, copy)?;
+    let findings = Findings::new(context)?;
+    kernels.check_pattern(&stream, &to, SEED, false, &findings)?;
+    stream.wait()?;
+    let rate = |seconds: f64| 2.0 * gigabytes(bytes) / seconds;
+    Ok(Outcome { values: findings.of_bytes(bytes)?, ..Outcome::default() }
+        .with("copy_gb_s", rate(by_driver))
+        .with("kernel_copy_gb_s", rate(by_kernel)))
 }
 
 /// Fills almost all free memory with a pattern and its inverse, and reads it back.

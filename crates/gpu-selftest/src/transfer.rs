@@ -1,11 +1,9 @@
 //! Copies between host and GPU, and from one GPU to another.
 
-use railgate_model::ValueCheck;
-
 use crate::cuda::{Context, Stream, Transfer};
 use crate::kernels::{Findings, Kernels};
 use crate::memory::gigabytes;
-use crate::said::{Outcome, wrong_values};
+use crate::said::Outcome;
 
 /// Largest copy, bytes.
 pub(crate) const MOST: usize = 256 << 20;
@@ -40,7 +38,7 @@ pub(crate) fn host(
     let findings = Findings::new(context)?;
     kernels.check_pattern(&stream, &there, SEED, false, &findings)?;
     stream.wait()?;
-    Ok(Outcome { values: values(&findings, bytes)?, ..Outcome::default() }
+    Ok(Outcome { values: findings.of_bytes(bytes)?, ..Outcome::default() }
         .with("host_to_device_gb_s", to_device)
         .with("device_to_host_gb_s", from_device))
 }
@@ -71,17 +69,5 @@ pub(crate) fn peer(
     kernels_to.check_pattern(&there, &target, SEED, true, &findings)?;
     there.wait()?;
     let name = if direct { "peer_gb_s" } else { "through_host_gb_s" };
-    Ok(Outcome { values: values(&findings, bytes)?, ..Outcome::default() }.with(name, rate))
-}
-
-fn values(findings: &Findings<'_>, bytes: usize) -> Result<ValueCheck, String> {
-    let compared = u64::try_from(bytes / 8).unwrap_or(u64::MAX);
-    let (wrong, _, first) = findings.read()?;
-    Ok(match wrong {
-        0 => ValueCheck::Right { compared, digest: None },
-        wrong => {
-            let first = wrong_values(&first, 8, |at| format!("byte {at:#x}"));
-            ValueCheck::Wrong { compared, wrong, first }
-        }
-    })
+    Ok(Outcome { values: findings.of_bytes(bytes)?, ..Outcome::default() }.with(name, rate))
 }

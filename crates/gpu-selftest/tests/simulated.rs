@@ -42,7 +42,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
     for gpu in &machine.addresses {
         for (test, figures) in [
             ("clock", &["sm_clock_mhz", "slowest_sm_clock_mhz", "nvml_sm_clock_mhz", "power_w"][..]),
-            ("memory-bandwidth", &["copy_gb_s"]),
+            ("memory-bandwidth", &["copy_gb_s", "kernel_copy_gb_s"]),
             ("memory-pattern", &["filled_gb", "read_gb_s", "write_gb_s"]),
             ("host-copy", &["host_to_device_gb_s", "device_to_host_gb_s"]),
             ("host-copy-alone", &["host_to_device_gb_s", "device_to_host_gb_s"]),
@@ -141,6 +141,19 @@ fn a_wrong_bit_is_found_with_its_place() {
     assert_eq!(bits(&first[0].got) ^ bits(&first[0].want), 1 << 22);
     let well = |line: &&GpuSelfTested| !matches!(line.values, ValueCheck::Wrong { .. });
     assert_eq!(lines.iter().filter(well).count(), lines.len() - 1);
+}
+
+#[test]
+fn a_wrong_bit_of_a_copy_inside_the_memory_is_found() {
+    let mut machine = Machine::new(0x24);
+    machine.cuda.wrong =
+        vec![Wrong { device: 0, kernel: "cuMemcpyDtoDAsync".to_owned(), word: 9, bit: 3 }];
+    let (code, lines) = machine.lines(&[]);
+    let values = &of(&lines, &machine.addresses[0], "memory-bandwidth").values;
+    let ValueCheck::Wrong { wrong: 1, first, .. } = values else { panic!("{values:?}") };
+    assert_eq!((code, first[0].place.as_str()), (1, "byte 0x20"));
+    let other = &of(&lines, &machine.addresses[1], "memory-bandwidth").values;
+    assert!(matches!(other, ValueCheck::Right { compared: 1.., .. }), "{other:?}");
 }
 
 #[test]

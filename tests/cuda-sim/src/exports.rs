@@ -128,6 +128,10 @@ symbols! {
         state::bytes(to.addr(), count)?.copy_from_slice(state::bytes(address(from), count)?);
         Ok(())
     }
+    cuMemcpyDtoDAsync_v2(to: u64, from: u64, count: usize, _stream: *mut c_void) {
+        state::bytes(address(to), count)?.copy_from_slice(state::bytes(address(from), count)?);
+        kernels::planted("cuMemcpyDtoDAsync", address(to))
+    }
     cuMemcpyPeerAsync(
         to: u64, _of_to: *mut c_void, from: u64, _of_from: *mut c_void, count: usize, _stream: *mut c_void
     ) {

@@ -132,9 +132,7 @@ fn gemm(name: &str, of_type: &str, of: &Arguments<'_>) -> Result<(), u32> {
             element.copy_from_slice(bits.get(..*width).unwrap_or_default());
         }
     }
-    for wrong in scenario().wrong.iter().filter(|one| one.kernel == name && one.device == current()) {
-        flip(of.address(2) + 4 * wrong.word, wrong.bit)?;
-    }
+    planted(name, of.address(2))?;
     // The first element of each warp's part is its first accumulator.
     let (warp, bit) = (of.number(5), of.number(6));
     if warp != u32::MAX {
@@ -247,6 +245,12 @@ fn copy(of: &Arguments<'_>) -> Result<(), u32> {
     let from = bytes(of.address(0), length)?;
     bytes(of.address(1), length)?.copy_from_slice(from);
     Ok(())
+}
+
+/// The wrong bits that the scenario has for a kernel or copy, whose result is at this address.
+pub(crate) fn planted(name: &str, at: usize) -> Result<(), u32> {
+    let here = scenario().wrong.iter().filter(|one| one.kernel == name && one.device == current());
+    here.into_iter().try_for_each(|wrong| flip(at + 4 * wrong.word, wrong.bit))
 }
 
 fn flip(at: usize, bit: u32) -> Result<(), u32> {

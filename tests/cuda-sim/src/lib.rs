@@ -53,7 +53,7 @@ pub struct Device {
 pub struct Wrong {
     /// Position of the card.
     pub device: usize,
-    /// For example `gemm_bf16`.
+    /// For example `gemm_bf16`, or `cuMemcpyDtoDAsync`.
     pub kernel: String,
     /// Word of the result.
     pub word: usize,
