@@ -103,12 +103,20 @@ impl Context {
         unsafe { result::ctx::set_current(self.context) }.map_err(said("cuCtxSetCurrent"))
     }
 
+    /// Free bytes of the device, and all of them.
+    pub(crate) fn memory(&self) -> Result<(usize, usize), String> {
+        result::mem_get_info().map_err(said("cuMemGetInfo"))
+    }
+
     pub(crate) fn free_bytes(&self) -> Result<usize, String> {
-        result::mem_get_info().map(|(free, _)| free).map_err(said("cuMemGetInfo"))
+        self.memory().map(|(free, _)| free)
     }
 
     /// Device memory, not initialised.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer<'_>, String> {
+        if bytes == 0 {
+            return Err("too little of its memory is free".to_owned());
+        }
         // SAFETY: the buffer is only read by kernels and copies after one of them has written it.
         let at = unsafe { result::malloc_sync(bytes) }.map_err(said("cuMemAlloc"))?;
         Ok(Buffer { at, bytes, context: self })

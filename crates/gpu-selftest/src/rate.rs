@@ -15,6 +15,7 @@ use crate::card::observed;
 use crate::cublaslt::{CublasLt, NotLoaded, Product, Types};
 use crate::cuda::{Buffer, Context, Device};
 use crate::said::{Outcome, Said};
+use crate::stop::Stop;
 
 /// Products before those that are measured, so that the library's kernel is loaded and the clock has reached what the power allows.
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -72,9 +73,15 @@ pub(crate) struct Load {
 }
 
 /// Measures each type.
-pub(crate) fn test(nvml: Option<&Nvml>, device: &Device, context: &Context, load: Load, say: &dyn Fn(Said)) {
+pub(crate) fn test(
+    nvml: Option<&Nvml>,
+    device: &Device,
+    context: &Context,
+    (load, stop): (Load, &Stop),
+    say: &dyn Fn(Said),
+) {
     let library = OnceCell::new();
-    for of in TYPES {
+    for of in TYPES.into_iter().take_while(|_| !stop.is_due()) {
         let name = format!("gemm-rate-{}", of.name);
         if device.capability < of.since {
             say(Said::not_applicable(name, "this card does not have the type"));

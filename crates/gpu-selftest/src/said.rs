@@ -64,6 +64,14 @@ impl Said {
         Said::of(test, || Ok(Outcome::not_applicable(why)))
     }
 
+    /// Adds the number of other processes that used the card, if there were any.
+    pub(crate) fn beside(mut self, others: usize) -> Self {
+        if let Ok(count @ 1..) = u32::try_from(others) {
+            self.outcome.measured.insert("other_processes_count".to_owned(), f64::from(count));
+        }
+        self
+    }
+
     /// The line that is printed; `to`: the other GPU of a copy between two.
     pub(crate) fn line(self, of: &Device, to: Option<&Device>) -> GpuSelfTested {
         GpuSelfTested {

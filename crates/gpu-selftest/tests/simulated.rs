@@ -8,23 +8,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use cuda::Wrong;
-use machine::{Machine, program};
-use railgate_model::{GpuProcess, GpuSelfTested, PciAddress, Reading, ValueCheck};
+use machine::{Machine, of, other_process, program, why};
+use railgate_model::{GpuSelfTested, Reading, ValueCheck};
 
 const TYPES: [&str; 6] = ["bf16", "fp16", "tf32", "fp8", "int8", "fp64"];
 /// With a rate.
 const RATED: [&str; 5] = ["bf16", "fp16", "tf32", "fp8", "fp32"];
-
-fn of<'a>(lines: &'a [GpuSelfTested], gpu: &PciAddress, test: &str) -> &'a GpuSelfTested {
-    let mut found = lines.iter().filter(|line| line.gpu == *gpu && line.test == test);
-    let one = found.next().unwrap_or_else(|| panic!("{gpu} {test} is not among {lines:?}"));
-    assert_eq!(found.next(), None);
-    one
-}
-
-fn why(line: &GpuSelfTested) -> &str {
-    line.unknown.as_deref().unwrap_or_else(|| panic!("{line:?}"))
-}
 
 #[test]
 fn cards_that_are_well_have_one_digest_of_each_type() {
@@ -58,7 +47,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
         assert_eq!(of(&lines, gpu, "clock").measured["sm_clock_mhz"], 1980.0);
         assert_ne!(of(&lines, gpu, "peer-copy").to.as_ref(), Some(gpu));
     }
-    assert_eq!(lines.len(), 2 * (TYPES.len() + 6 + RATED.len()));
+    assert_eq!(lines.len(), 2 * (TYPES.len() + 7 + RATED.len()));
 }
 
 /// What the library gets is checked by the simulated one.
@@ -146,8 +135,7 @@ fn a_wrong_bit_is_found_with_its_place() {
 #[test]
 fn a_wrong_bit_of_a_copy_inside_the_memory_is_found() {
     let mut machine = Machine::new(0x24);
-    machine.cuda.wrong =
-        vec![Wrong { device: 0, kernel: "cuMemcpyDtoDAsync".to_owned(), word: 9, bit: 3 }];
+    machine.cuda.wrong = vec![Wrong { device: 0, kernel: "cuMemcpyDtoDAsync".to_owned(), word: 9, bit: 3 }];
     let (code, lines) = machine.lines(&[]);
     let values = &of(&lines, &machine.addresses[0], "memory-bandwidth").values;
     let ValueCheck::Wrong { wrong: 1, first, .. } = values else { panic!("{values:?}") };
@@ -159,15 +147,7 @@ fn a_wrong_bit_of_a_copy_inside_the_memory_is_found() {
 #[test]
 fn a_card_that_another_process_uses_is_not_touched() {
     let mut machine = Machine::new(0x30);
-    let process = GpuProcess {
-        pid: 4711,
-        used_mib: Reading::Known(512),
-        name: Reading::Failed("not read".to_owned()),
-        uid: Reading::Failed("not read".to_owned()),
-        exiting: false,
-        slurm_job: Reading::Known(None),
-    };
-    machine.nvml.gpus[0].processes = Reading::Known(vec![process]);
+    machine.nvml.gpus[0].processes = Reading::Known(vec![other_process(4711)]);
     let (code, lines) = machine.lines(&[]);
     let used = &machine.addresses[0];
     assert_eq!((code, why(of(&lines, used, "start"))), (0, "in use by process 4711"));

@@ -96,7 +96,7 @@ symbols! {
     }
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         put(free, state::free_bytes())?;
-        put(total, state::free_bytes())
+        put(total, state::total_bytes())
     }
     cuMemAlloc_v2(to: *mut u64, bytes: usize) { put(to, wide(state::allocate(bytes, false)?)) }
     cuMemFree_v2(at: u64) { state::free(address(at)) }
@@ -190,6 +190,7 @@ symbols! {
             2 => c"CUDA_ERROR_OUT_OF_MEMORY",
             46 => c"CUDA_ERROR_DEVICE_UNAVAILABLE",
             100 => c"CUDA_ERROR_NO_DEVICE",
+            304 => c"CUDA_ERROR_OPERATING_SYSTEM",
             _ => c"CUDA_ERROR_UNKNOWN",
         }.as_ptr())
     }
@@ -198,6 +199,7 @@ symbols! {
             2 => c"out of memory",
             46 => c"CUDA-capable device(s) is/are busy or unavailable",
             100 => c"no CUDA-capable device is detected",
+            304 => c"OS call failed or operation not supported on this OS",
             _ => c"unknown error",
         }.as_ptr())
     }

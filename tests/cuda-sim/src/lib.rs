@@ -45,6 +45,9 @@ pub struct Device {
     pub capability: i32,
     /// Free memory, MiB.
     pub free_mib: usize,
+    /// All memory, MiB, if another process holds a part; 0: all is free.
+    #[serde(default)]
+    pub total_mib: usize,
 }
 
 /// A kernel that flips a bit of a word of 4 bytes of its result.

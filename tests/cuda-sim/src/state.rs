@@ -87,6 +87,11 @@ pub(crate) fn free_bytes() -> usize {
     all.saturating_sub(used)
 }
 
+/// All bytes of the current card.
+pub(crate) fn total_bytes() -> usize {
+    scenario().devices.get(current()).map_or(0, |one| one.total_mib.max(one.free_mib) << 20)
+}
+
 pub(crate) fn allocate(bytes: usize, on_host: bool) -> Result<usize, u32> {
     if !on_host && bytes > free_bytes() {
         return Err(OUT_OF_MEMORY);

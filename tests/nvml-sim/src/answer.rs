@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use railgate_model::{Access, Gpu, Reading};
 
@@ -42,6 +43,9 @@ pub(crate) fn gpu(symbol: &str, device: Device, with: impl FnOnce(&Gpu) -> Resul
     code(state::enter(symbol).and_then(|scenario| {
         let index = device.addr().checked_sub(HANDLE_BASE).ok_or(INVALID_ARGUMENT)?;
         let gpu = scenario.gpus.get(index).ok_or(INVALID_ARGUMENT)?;
+        while scenario.behaviour.hang_gpus.contains(&gpu.index) {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
         if matches!(gpu.access, Access::Lost(_)) || state::lost_by_now(&scenario, gpu.index) {
             return Err(GPU_IS_LOST);
         }

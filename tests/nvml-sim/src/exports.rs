@@ -385,7 +385,9 @@ fn field(gpu: &Gpu, id: c_uint, scope: c_uint) -> Result<(c_uint, u64), Return> 
                 162 => &errors.recoveries,
                 _ => &errors.crc,
             };
-            Ok((long, *known(count)?))
+            let growth = crate::state::growth(gpu.index);
+            let before = if growth > 0 { crate::state::read_before(gpu.index, id, link) } else { 0 };
+            Ok((long, *known(count)? + growth * before))
         }
         (82, _) => Ok((int, (*known(&gpu.details.memory_c)?).into())),
         // Field numbers of drivers from 580.82 on.

@@ -34,6 +34,8 @@ pub struct Scenario {
 pub struct Behaviour {
     /// These symbols never return (they sleep, and SIGKILL ends them).
     pub hang: BTreeSet<String>,
+    /// Calls about the GPUs with these indices never return.
+    pub hang_gpus: BTreeSet<u32>,
     /// These first write one byte to a file. On a frozen file system (`fsfreeze`) the write hangs in the kernel and ignores
     /// SIGKILL.
     pub write_to: BTreeMap<String, PathBuf>,
@@ -41,6 +43,8 @@ pub struct Behaviour {
     pub delay_ms: BTreeMap<String, u64>,
     /// The GPU with this index is lost after this number of calls in a process.
     pub lost_after_calls: BTreeMap<u32, u64>,
+    /// The per-link error counters of the GPU with this index grow by this number from one reading of a process to the next.
+    pub nvlink_errors_grow: BTreeMap<u32, u64>,
     /// These return "not supported".
     pub not_supported: BTreeSet<String>,
     /// These return the given code.

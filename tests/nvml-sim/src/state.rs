@@ -19,6 +19,7 @@ type Stamp = (u64, i64, i64, u64);
 /// State between calls, as any C library keeps it.
 static LOADED: Mutex<Option<(Stamp, Arc<Scenario>)>> = Mutex::new(None);
 static CALLS: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+static READ: Mutex<BTreeMap<(u32, u32, u32), u64>> = Mutex::new(BTreeMap::new());
 static ASKED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
@@ -63,6 +64,19 @@ pub(crate) fn lost_by_now(scenario: &Scenario, gpu: u32) -> bool {
     let count = calls.entry(gpu).or_default();
     *count += 1;
     *count > *limit
+}
+
+/// What a counter of this GPU's links grows by from one reading to the next.
+pub(crate) fn growth(gpu: u32) -> u64 {
+    current().ok().and_then(|scenario| scenario.behaviour.nvlink_errors_grow.get(&gpu).copied()).unwrap_or(0)
+}
+
+/// How often this process has read this counter of a link before.
+pub(crate) fn read_before(gpu: u32, field: u32, link: u32) -> u64 {
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = read.entry((gpu, field, link)).or_default();
+    *count += 1;
+    *count - 1
 }
 
 fn of<'a, T>(map: &'a BTreeMap<String, T>, symbol: &str) -> Option<&'a T> {
