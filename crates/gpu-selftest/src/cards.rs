@@ -101,7 +101,7 @@ impl Work {
         near::go_near(device.pci);
         run(GpuSelfTested::LAST, &|| transfer::host(context, kernels, transfer::MOST, copies));
         // The last: an error in a library that others wrote costs no other result of this card.
-        rate::test(self.nvml(), device, context, (self.times.rate, &self.stop), say);
+        rate::test(self.nvml(), device, context, kernels, (self.times.rate, &self.stop), say);
     }
 
     /// Copies between the host and each GPU, then from each GPU to each other one, while no other GPU copies.

@@ -288,6 +288,68 @@ impl<'c> Kernels<'c> {
         // SAFETY: (u64*, u64); the buffer has two words for each block.
         unsafe { launch(function, ((blocks, 1), 1), stream, &mut arguments) }
     }
+
+    /// Reads the cycle counter and the timer of each of so many multiprocessors.
+    fn clock_now(&self, stream: &Stream<'_>, to: &Buffer<'_>, count: u32) -> Result<(), String> {
+        let function = self.function("clock_now")?;
+        to.holds(16 * size(count))?;
+        let (mut at, mut number) = (to.at(), count);
+        let mut arguments = [place(&mut at), place(&mut number)];
+        // More blocks than fit at once, so that each multiprocessor gets one.
+        let blocks = 8 * count.max(1);
+        // SAFETY: (u64*, unsigned); the buffer has two words for each of so many multiprocessors.
+        unsafe { launch(function, ((blocks, 1), 32), stream, &mut arguments) }
+    }
+}
+
+/// The cycle counters of all multiprocessors, at the beginning and the end of some work.
+#[derive(Debug)]
+pub(crate) struct Cycles<'c> {
+    first: Buffer<'c>,
+    last: Buffer<'c>,
+    count: u32,
+}
+
+impl<'c> Cycles<'c> {
+    pub(crate) fn new(context: &'c Context, multiprocessors: u32) -> Result<Self, String> {
+        let bytes = 16 * size(multiprocessors);
+        let cycles =
+            Cycles { first: context.buffer(bytes)?, last: context.buffer(bytes)?, count: multiprocessors };
+        // Zero: not read.
+        cycles.first.clear()?;
+        cycles.last.clear()?;
+        Ok(cycles)
+    }
+
+    /// Runs work that ends in this stream, with a reading before and after it.
+    pub(crate) fn around<T>(
+        &self,
+        kernels: &Kernels<'_>,
+        stream: &Stream<'_>,
+        work: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, String> {
+        kernels.clock_now(stream, &self.first, self.count)?;
+        let done = work()?;
+        kernels.clock_now(stream, &self.last, self.count)?;
+        stream.wait()?;
+        Ok(done)
+    }
+
+    /// MHz of each multiprocessor that was read twice.
+    pub(crate) fn megahertz(&self) -> Result<Vec<f64>, String> {
+        let words = 2 * size(self.count);
+        let (first, last) = (self.first.get::<u64>(words)?, self.last.get::<u64>(words)?);
+        Ok(first.chunks_exact(2).zip(last.chunks_exact(2)).filter_map(|pair| megahertz(pair)).collect())
+    }
+}
+
+/// `None` if one of the readings is missing, or a counter did not go on.
+fn megahertz((first, last): (&[u64], &[u64])) -> Option<f64> {
+    let ([first_cycles, began], [last_cycles, ended]) = (first, last) else { return None };
+    let cycles = last_cycles.checked_sub(*first_cycles).filter(|_| *first_cycles > 0)?;
+    let nanoseconds = ended.checked_sub(*began).filter(|passed| *began > 0 && *passed > 0)?;
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    (cycles > 0).then(|| cycles as f64 / nanoseconds as f64 * 1000.0)
 }
 
 fn blocks_of_16(buffer: &Buffer<'_>) -> u64 {

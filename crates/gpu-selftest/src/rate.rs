@@ -14,6 +14,7 @@ use nvml_wrapper::Nvml;
 use crate::card::observed;
 use crate::cublaslt::{CublasLt, NotLoaded, Product, Types};
 use crate::cuda::{Buffer, Context, Device};
+use crate::kernels::{Cycles, Kernels};
 use crate::said::{Outcome, Said};
 use crate::stop::Stop;
 
@@ -77,6 +78,7 @@ pub(crate) fn test(
     nvml: Option<&Nvml>,
     device: &Device,
     context: &Context,
+    kernels: &Kernels<'_>,
     (load, stop): (Load, &Stop),
     say: &dyn Fn(Said),
 ) {
@@ -90,7 +92,7 @@ pub(crate) fn test(
         say(Said::of(name, || {
             // Loaded in the first test, whose time then includes it.
             match library.get_or_init(|| CublasLt::load(context)) {
-                Ok(library) => measure(nvml, device, context, library, of, load),
+                Ok(library) => measure(nvml, device, (context, kernels), library, (of, load)),
                 Err(NotLoaded::Absent(why)) => Ok(Outcome::not_applicable(why)),
                 Err(NotLoaded::Unusable(why)) => Err(why.clone()),
             }
@@ -101,10 +103,9 @@ pub(crate) fn test(
 fn measure(
     nvml: Option<&Nvml>,
     device: &Device,
-    context: &Context,
+    (context, kernels): (&Context, &Kernels<'_>),
     library: &CublasLt<'_>,
-    of: Rated,
-    load: Load,
+    (of, load): (Rated, Load),
 ) -> Result<Outcome, String> {
     let stream = context.stream()?;
     let product = Product::new(library, of.types(), load.side)?;
@@ -123,7 +124,9 @@ fn measure(
     products(times(WARM_UP, one))?;
     stream.wait()?;
     let measured = times(load.measured, one);
-    let (seconds, observed) = observed(nvml, device, || stream.timed(|| products(measured)))?;
+    let cycles = Cycles::new(context, device.multiprocessors)?;
+    let (seconds, observed) =
+        observed(nvml, device, || cycles.around(kernels, &stream, || stream.timed(|| products(measured))))?;
     if seconds <= 0.0 {
         return Err("the products took no time".to_owned());
     }
@@ -133,10 +136,26 @@ fn measure(
         // Rates of different versions of the library do not compare.
         outcome = outcome.with("cublaslt_version", f64::from(version));
     }
+    let counted = true_clock(&cycles.megahertz()?, device.multiprocessors);
     if let Some(clock) = observed.sm_mhz {
         outcome = outcome.with("sm_clock_mhz", clock);
     }
+    if let Some(counted) = counted {
+        outcome = outcome.with("counted_sm_clock_mhz", counted);
+    }
+    if let (Some(shown), Some(counted)) = (observed.sm_mhz, counted) {
+        outcome = outcome.with("clock_factor", shown / counted);
+    }
     Ok(observed.add_to(outcome))
+}
+
+/// The mean clock of the multiprocessors, MHz. `None` if fewer than nine in ten were counted, or they contradict each other: all have one
+/// clock, so that a counter that began anew, or stood still, shows.
+fn true_clock(megahertz: &[f64], multiprocessors: u32) -> Option<f64> {
+    let counted = u32::try_from(megahertz.len()).ok()?;
+    let mean = megahertz.iter().sum::<f64>() / f64::from(counted);
+    let agree = megahertz.iter().all(|one| (one / mean - 1.0).abs() < 0.02);
+    (counted > 0 && 10 * u64::from(counted) >= 9 * u64::from(multiprocessors) && agree).then_some(mean)
 }
 
 /// Products of which each takes `one`, for so long; at least three.
@@ -263,6 +282,14 @@ mod tests {
     #[test]
     fn neighbouring_rows_differ() {
         assert!((1..=512).all(|rows| rows * 8192 % NUMBERS != 0));
+    }
+
+    #[test]
+    fn a_clock_needs_multiprocessors_that_agree() {
+        assert_eq!(true_clock(&[1500.0, 1510.0], 2), Some(1505.0));
+        assert_eq!(true_clock(&[1500.0, 1500.0], 3), None, "not counted");
+        assert_eq!(true_clock(&[1500.0, 900.0], 2), None, "a counter that stood still for a while");
+        assert_eq!(true_clock(&[], 0), None);
     }
 
     #[test]

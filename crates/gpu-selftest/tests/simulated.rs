@@ -73,6 +73,9 @@ fn cublaslt_gives_the_rate_of_each_type() {
             names.iter().all(|name| line.measured.get(*name).is_some_and(|value| *value > 0.0)),
             "{line:?}"
         );
+        let [shown, counted, factor] =
+            ["sm_clock_mhz", "counted_sm_clock_mhz", "clock_factor"].map(|name| line.measured[name]);
+        assert!((counted - 1755.0).abs() < 1.0 && (factor - shown / counted).abs() < 1e-9, "{line:?}");
         // The simulated NVML does not know of the work: the card is idle.
         assert_eq!(line.measured["throttle_reasons_mask"], 1.0);
     }
