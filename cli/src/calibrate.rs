@@ -2,7 +2,7 @@
 //! done, and stores it for that card. The clock is read as faster than that of the SMs under tensor load.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -19,7 +19,9 @@ use railgate_runner::{Config, calibrated_cards, keep_calibration, now};
 use railgate_text::{Lines, put, toml_text};
 
 use crate::output::say;
-use crate::{Site, exit, output};
+use crate::{Site, exit, output, self_test_lines};
+
+mod self_test;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -27,6 +29,7 @@ Examples:
   railgate calibrate -- python3 /usr/share/railgate/python/gemm_load.py bf16 8192
   railgate calibrate --gpu 3 --for 60s -- ./my_load
   railgate calibrate --no-save -- ./my_load    only show the factor
+  railgate-gpu-selftest --length full > lines; railgate calibrate --self-test lines    all GPUs of the node, without PyTorch
 
 PROGRAM loads that GPU. Several times a second it prints what it has computed since its last such line: a type \
 (bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored. As root, the \
@@ -34,6 +37,8 @@ factor is stored for this GPU, by its UUID, in /var/lib/railgate/calibrations.js
 jobs use it before [stats.models] and the built-in factor of its model. The output ends with a table for \
 railgate.toml, for GPUs of this model that were not measured. Use sizes and types like those of your jobs, on a \
 GPU that no other process uses. Measure again after a driver update.
+
+With --self-test no program is needed: the self-test counts the cycles of the SMs while cuBLASLt multiplies (it must find the library), and NVML's clock by the counted one is the factor of each GPU in FILE.
 
 Exit codes: 0 done, 2 wrong use, 3 could not tell (no GPM, no load)")]
 pub(crate) struct Args {
@@ -46,8 +51,11 @@ pub(crate) struct Args {
     /// Only print the factor; do not store it
     #[arg(long)]
     no_save: bool,
+    /// Take the factors from lines that `railgate-gpu-selftest --length full` printed on this node
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["gpu", "length", "program"])]
+    self_test: Option<PathBuf>,
     /// Program that loads the GPU, and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "self_test", last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
@@ -59,6 +67,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     ensure!(args.length >= Duration::from_secs(10), "--for: must be at least 10s");
     let config = site.config()?;
+    if let Some(file) = &args.self_test {
+        return from_self_test(site, &config, args, file);
+    }
     let mut load = Load::start(&args.program)?;
     let measured = measure(&config.source.nvml_library, args, &mut load);
     load.stop();
@@ -94,6 +105,31 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }
     }
     Ok(exit::OK)
+}
+
+/// Takes the factor of each card from its self-test.
+fn from_self_test(site: &Site, config: &Config, args: &Args, file: &Path) -> anyhow::Result<u8> {
+    let found = self_test::cards(&self_test_lines::read(file)?, driver(&config.source.sysfs).as_ref());
+    let (mut text, mut any) = (Lines::new(), false);
+    for (uuid, card) in found {
+        match card {
+            Ok(card) => {
+                any = true;
+                let Card { model, activity_per_work, band, .. } = &card;
+                put!(
+                    text,
+                    "{uuid} ({model}): NVML's clock is {activity_per_work:.3} times the counted one, within {:.1} %",
+                    band * 100.0
+                );
+                if !args.no_save {
+                    save(site, config, &uuid, card, &mut text);
+                }
+            }
+            Err(why) => put!(text, "{uuid}: could not tell: {why}"),
+        }
+    }
+    output::text(&text)?;
+    Ok(if any { exit::OK } else { exit::UNKNOWN })
 }
 
 /// Stores the factor for this card. That it was not stored does not spoil the measurement: it is printed.

@@ -23,6 +23,7 @@ mod rails;
 mod readmit;
 mod report;
 mod rma;
+mod self_test_lines;
 mod simulate;
 mod snapshot;
 mod stand_aside;

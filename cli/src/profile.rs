@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use railgate_gate::{Memory, Seen, judge};
+use railgate_gate::{Memory, Seen, judge, self_test_baseline};
 use railgate_model::{Fitness, Phase, Snapshot};
 use railgate_profiles::{Recorded, record};
 use railgate_text::{Lines, put, toml_text};
@@ -8,7 +8,7 @@ use railgate_text::{Lines, put, toml_text};
 use crate::check::findings_text;
 use crate::node_source::NodeArgs;
 use crate::output::say;
-use crate::{Site, exit, output};
+use crate::{Site, exit, output, self_test_lines};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,6 +28,10 @@ Examples:
   railgate profile record --id h200-cloud  on a healthy node, as root
   railgate profile record --id h200-cloud --out /etc/railgate/profiles/h200-cloud.toml
   railgate profile record --id h200-cloud --snapshot node.json
+  railgate profile record --id h200-cloud --self-test node1.lines --self-test node2.lines
+
+--self-test records the median, lowest and highest of each rate that the check gpu-self-test judges, which then compares with them. \
+Make the files with `railgate-gpu-selftest --length LENGTH > FILE`, LENGTH being that of the check (quick and full do not compare).
 
 Keys that could not be read are left out, and the file has a comment for each: absent keys are not checked. Read \
 the file, then set `profile = \"h200-cloud\"` for nodes like this one.
@@ -39,6 +43,9 @@ struct RecordArgs {
     /// The profile's id: small letters, digits and hyphens
     #[arg(long)]
     id: String,
+    /// Lines of `railgate-gpu-selftest` on a good node of this type, for rates to compare with; may be repeated, one file for each node
+    #[arg(long, value_name = "FILE")]
+    self_test: Vec<PathBuf>,
     /// Where to write it [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -58,7 +65,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let dirs = site.places.profiles();
     let name = snapshot.gpus.data().and_then(|gpus| gpus.gpus.iter().find_map(|gpu| gpu.name.known()));
     let like = name.map(|name| railgate_profiles::matching(name, &dirs)).transpose()?.flatten();
-    let recorded = record(&snapshot, id, like.as_ref());
+    let mut recorded = record(&snapshot, id, like.as_ref());
+    self_test(&args.self_test, &mut recorded)?;
     if let Some(wrong) = no_good(&config.gate, &snapshot, &recorded) {
         say!("not written: the node is not healthy")?;
         output::text(&wrong)?;
@@ -81,6 +89,30 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         }
     }
     Ok(exit::OK)
+}
+
+/// Adds the rates of good cards.
+fn self_test(files: &[PathBuf], recorded: &mut Recorded) -> anyhow::Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let nodes = files.iter().map(|file| self_test_lines::read(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names = &recorded.profile.gpus.names;
+    for (file, lines) in files.iter().zip(&nodes) {
+        if let Some(other) = lines.iter().find(|line| !names.contains(&line.model)) {
+            anyhow::bail!(
+                "{}: a line of '{}', and the node has {}",
+                file.display(),
+                other.model,
+                names.join(", ")
+            );
+        }
+    }
+    let (rates, left_out) = self_test_baseline(&nodes);
+    anyhow::ensure!(!rates.is_empty(), "--self-test: no rate of a good GPU; {}", left_out.join("; "));
+    recorded.profile.gpus.self_test = rates;
+    recorded.notes.extend(left_out.into_iter().map(|why| format!("self-test: left out: {why}")));
+    Ok(())
 }
 
 /// Findings on the node, judged by its own new profile. Its inventory matches by definition, so only conditions that

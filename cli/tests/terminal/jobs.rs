@@ -215,6 +215,19 @@ pub(crate) fn calibrate(stage: &mut Stage) {
     stage.write("load", format!("{text}\nbf16 1e12\n"));
     stage.run(&["calibrate", "--for", "10s", "--", "/bin/cat", "load"]);
     stage.shows(&["calibrate", "--", &text]);
+    // Lines of a self-test, of which every text is hostile, and one that is no such line.
+    let line = serde_json::json!({
+        "gpu": "0000:61:00.0", "uuid": text, "model": text, "test": "gemm-rate-bf16", "seconds": 0.1, "values": "none",
+        "measured": { "clock_factor": 1.1, &text: 1.0 },
+    });
+    let without = serde_json::json!({
+        "gpu": "0000:62:00.0", "uuid": format!("2{text}"), "model": text, "test": text, "seconds": 0.1, "values": "none",
+        "measured": {}, "unknown": text,
+    });
+    stage.write(&text, format!("{line}\n{without}\n"));
+    stage.shows(&["calibrate", "--no-save", "--self-test", &text]);
+    stage.write("lines", &text);
+    stage.run(&["calibrate", "--self-test", "lines"]);
 }
 
 pub(crate) fn stand_aside(stage: &mut Stage) {

@@ -200,6 +200,12 @@ pub(crate) fn profiles(stage: &mut Stage) {
         stage.write("mine.toml", "profile = 'mine'\n");
         stage.run(&["--config", "mine.toml", "config", "check"]);
     }
+    // Results of a self-test of another model than the node's.
+    let line = serde_json::json!({
+        "gpu": "0000:61:00.0", "model": text, "test": "gemm-rate-bf16", "seconds": 0.1, "values": "none", "measured": {},
+    });
+    stage.write(&text, format!("{line}\n"));
+    stage.shows(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm", "--self-test", &text]);
     if shown < 3 {
         stage.problem(format!("only {shown} wrong profiles are quoted"));
     }

@@ -39,6 +39,7 @@ mod wanted;
 mod when;
 
 pub use catalogue::{catalogue_markdown, explain};
+pub use checks::gpu_self_test::baseline as self_test_baseline;
 pub use checks::kmsg_table::{KernelLineJudgement, kernel_line_judgement};
 pub use checks::{CHECKS, Checks};
 pub use config::{GateConfig, Mode, NewChecks};

@@ -27,6 +27,11 @@ pub(crate) fn other_processes(nvml: &Nvml, device: &Device) -> Result<Vec<u32>, 
     Ok(processes.into_iter().map(|one| one.pid).filter(|pid| *pid != std::process::id()).collect())
 }
 
+/// NVML's UUID of a GPU.
+pub(crate) fn uuid(nvml: &Nvml, device: &Device) -> Option<String> {
+    nvml.device_by_pci_bus_id(device.pci.to_string()).and_then(|card| card.uuid()).ok()
+}
+
 /// Whether MIG is on. A card without MIG has no answer.
 pub(crate) fn is_partitioned(nvml: &Nvml, device: &Device) -> bool {
     let mode = nvml.device_by_pci_bus_id(device.pci.to_string()).and_then(|card| card.mig_mode());

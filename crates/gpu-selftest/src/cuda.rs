@@ -31,6 +31,8 @@ pub(crate) struct Driver(());
 pub(crate) struct Device {
     device: sys::CUdevice,
     pub(crate) pci: PciAddress,
+    /// NVML's, if it is known.
+    pub(crate) uuid: Option<String>,
     /// `NVIDIA H200`.
     pub(crate) name: String,
     pub(crate) multiprocessors: u32,
@@ -73,6 +75,7 @@ fn device(ordinal: c_int) -> Result<Device, String> {
     Ok(Device {
         device,
         pci,
+        uuid: None,
         name: result::device::get_name(device).map_err(said("cuDeviceGetName"))?,
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         capability: 10 * number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?

@@ -339,7 +339,7 @@ impl<'c> Cycles<'c> {
     pub(crate) fn megahertz(&self) -> Result<Vec<f64>, String> {
         let words = 2 * size(self.count);
         let (first, last) = (self.first.get::<u64>(words)?, self.last.get::<u64>(words)?);
-        Ok(first.chunks_exact(2).zip(last.chunks_exact(2)).filter_map(|pair| megahertz(pair)).collect())
+        Ok(first.chunks_exact(2).zip(last.chunks_exact(2)).filter_map(megahertz).collect())
     }
 }
 

@@ -160,12 +160,15 @@ fn run(arguments: &Arguments) -> Result<i32, String> {
     let end = burn.map(|seconds| begun + Duration::from_secs(seconds));
     let stop = Stop::on_signals(end, move |which| drop(signal.send(Event::Signal(which))))?;
     let asked = wait.for_one(|| {
-        let devices = Driver::load()?.devices();
-        // Only for a driver that answers.
-        devices.map(|devices| (devices, Nvml::init().map_err(|why| why.to_string())))
+        let mut devices = Driver::load()?.devices()?;
+        let nvml = Nvml::init().map_err(|why| why.to_string());
+        for device in &mut devices {
+            device.uuid = nvml.as_ref().ok().and_then(|nvml| card::uuid(nvml, device));
+        }
+        Ok((devices, nvml))
     });
     let asked = asked.ok_or_else(|| format!("the driver: {}", wait.why()))?;
-    let (devices, nvml) = asked.map_err(|why| why + &not_permitted())?;
+    let (devices, nvml) = asked.map_err(|why: String| why + &not_permitted())?;
     let (devices, absent) = wanted(devices, &arguments.gpu)?;
     for gpu in absent {
         print(&not_shown(gpu))?;
@@ -243,6 +246,7 @@ fn wanted(devices: Vec<Device>, addresses: &[PciAddress]) -> Result<(Vec<Device>
 fn not_shown(gpu: PciAddress) -> GpuSelfTested {
     GpuSelfTested {
         gpu,
+        uuid: None,
         to: None,
         model: String::new(),
         test: "start".to_owned(),

@@ -76,6 +76,7 @@ impl Said {
     pub(crate) fn line(self, of: &Device, to: Option<&Device>) -> GpuSelfTested {
         GpuSelfTested {
             gpu: of.pci,
+            uuid: of.uuid.clone(),
             to: to.map(|to| to.pci),
             model: of.name.clone(),
             test: self.test,

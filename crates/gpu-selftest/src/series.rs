@@ -22,6 +22,7 @@ pub(crate) struct Series {
 #[derive(Debug, Default)]
 struct Row {
     model: String,
+    uuid: Option<String>,
     rounds: u32,
     seconds: f64,
     compared: u64,
@@ -40,7 +41,7 @@ impl Series {
         let key = (line.gpu, line.to, line.test);
         let place = self.rows.iter().position(|(known, _)| *known == key);
         let place = place.unwrap_or_else(|| {
-            self.rows.push((key, Row { model: line.model, ..Row::default() }));
+            self.rows.push((key, Row { model: line.model, uuid: line.uuid, ..Row::default() }));
             self.rows.len() - 1
         });
         let Some((_, row)) = self.rows.get_mut(place) else { return false };
@@ -109,6 +110,7 @@ impl Row {
         });
         GpuSelfTested {
             gpu,
+            uuid: self.uuid.clone(),
             to,
             model: self.model.clone(),
             test: test.to_owned(),
@@ -146,6 +148,7 @@ mod tests {
     fn line(figures: &[(&str, f64)], values: ValueCheck, unknown: Option<&str>) -> GpuSelfTested {
         GpuSelfTested {
             gpu: "0000:10:00.0".parse().unwrap(),
+            uuid: None,
             to: None,
             model: "NVIDIA H200".to_owned(),
             test: "t".to_owned(),

@@ -28,7 +28,7 @@ fn tested(machine: &Machine, patience: Duration) -> GpuSelfTest {
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let gpus = machine.addresses.clone();
-    let reading = FollowUp::GpuSelfTest { program, gpus, length: SelfTestLength::Quick };
+    let reading = FollowUp::GpuSelfTest { program, gpus, length: SelfTestLength::Quick, shared: false };
     let mut snapshot = Snapshot::unread("gn1", Origin::Live);
     follow_up(&SourceConfig::default(), &[reading], Instant::now() + patience, &mut snapshot);
     match snapshot.extras.gpu_self_test {

@@ -46,6 +46,8 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
         }
         assert_eq!(of(&lines, gpu, "clock").measured["sm_clock_mhz"], 1980.0);
         assert_ne!(of(&lines, gpu, "peer-copy").to.as_ref(), Some(gpu));
+        let uuid = of(&lines, gpu, "clock").uuid.as_deref().unwrap();
+        assert!(machine.nvml.gpus.iter().any(|card| card.uuid.known().is_some_and(|known| known == uuid)));
     }
     assert_eq!(lines.len(), 2 * (TYPES.len() + 7 + RATED.len()));
 }

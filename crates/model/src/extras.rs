@@ -38,10 +38,12 @@ pub enum FollowUp {
     GpuSelfTest {
         /// The program that tests.
         program: PathBuf,
-        /// GPUs that no process uses; if there is none, the program is not started.
+        /// GPUs that no process uses, unless `shared`; if there is none, the program is not started.
         gpus: Vec<PciAddress>,
         /// How long each of them works.
         length: SelfTestLength,
+        /// Whether GPUs that other processes use are tested.
+        shared: bool,
     },
     /// The modules in these ports: RDMA device and network interface.
     Optics(Vec<(String, String)>),

@@ -42,6 +42,9 @@ impl SelfTestLength {
 pub struct GpuSelfTested {
     /// Address on the PCI bus, `0000:61:00.0`; of a copy between two GPUs the source.
     pub gpu: PciAddress,
+    /// NVML's UUID of the GPU, by which calibrations of cards are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// The other GPU of a copy between two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<PciAddress>,

@@ -75,7 +75,7 @@ pub use part::{Part, PartName};
 pub use pattern::fits_pattern;
 pub use pci::{Pci, PciAddress, PciDevice, PciLink};
 pub use plan::Plan;
-pub use profile::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile};
+pub use profile::{FabricProfile, GpuProfile, HostProfile, Profile, ProfileError, RailProfile, RecordedRate};
 pub use rail_map::{Distance, LeftOut, Rail, RailGpu, RailMap, Setting};
 pub use rank_process::{ProcessExit, RankProcess};
 pub use reading::Reading;

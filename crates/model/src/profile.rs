@@ -58,6 +58,12 @@ impl Profile {
         range("gpus.memory_gib", gpus.memory_gib.map(f64::from), 1.0, 4096.0);
         range("gpus.power_limit_w", gpus.power_limit_w, 1.0, 10_000.0);
         range("gpus.bf16_tflops", gpus.bf16_tflops, 0.1, 1_000_000.0);
+        for (name, rate) in &gpus.self_test {
+            for (key, value) in [("median", rate.median), ("lowest", rate.lowest), ("highest", rate.highest)]
+            {
+                range(&format!("gpus.self_test.'{name}'.{key}"), Some(value), 1e-6, 1e9);
+            }
+        }
         range("fabric.hcas", self.fabric.hcas.map(f64::from), 0.0, 256.0);
         let host = &self.host;
         range("host.memory_gib", host.memory_gib.map(f64::from), 1.0, 1_000_000.0);
@@ -129,6 +135,8 @@ pub struct GpuProfile {
     pub power_limit_w: Option<f64>,
     /// Dense bf16 peak performance, TFLOP/s.
     pub bf16_tflops: Option<f64>,
+    /// Rates of good cards in the GPU self-test, by `TEST.FIGURE`, for example `gemm-rate-bf16.rate_tflops`.
+    pub self_test: BTreeMap<String, RecordedRate>,
     /// Whether MIG is on, on every GPU.
     pub mig: Option<bool>,
     /// Accepted driver versions, or prefixes with `*`. Empty: not judged.
@@ -141,6 +149,20 @@ pub struct GpuProfile {
     pub gsp: Vec<String>,
     /// Source of the numbers.
     pub source: String,
+}
+
+/// A rate of good cards of a machine type, in the unit of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedRate {
+    /// Median of the cards.
+    pub median: f64,
+    /// That of the slowest card.
+    pub lowest: f64,
+    /// That of the fastest card.
+    pub highest: f64,
+    /// Number of cards.
+    pub gpus: u32,
 }
 
 /// The compute HCAs of a machine type.

@@ -19,19 +19,19 @@ const NO_GPU: i32 = 3;
 /// Time from the program's own deadline, at which it names the GPUs that did not answer, to its being killed.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// Runs `program` on these GPUs. Returns after at most the deadline plus the time to kill the child. What the program printed
+/// Runs `program` on these GPUs; `how`: its length, and whether it also tests GPUs that other processes use. Returns after at most the deadline plus the time to kill the child. What the program printed
 /// before it was killed or crashed counts.
 pub(crate) fn gpu_self_test(
     program: &Path,
     gpus: &[PciAddress],
-    length: SelfTestLength,
+    how: (SelfTestLength, bool),
     deadline: Duration,
 ) -> Part<GpuSelfTest> {
     // Without an address, the program would test each GPU that it finds.
     if gpus.is_empty() {
         return Part::Read { data: GpuSelfTest::default(), took_ms: 0.0 };
     }
-    let input = run_of(program, arguments(gpus, length, deadline), deadline);
+    let input = run_of(program, arguments(gpus, how, deadline), deadline);
     let mut part: Part<GpuSelfTest> = answer::asked(TASK, &input, deadline);
     if let Part::Read { data, .. } = &mut part {
         data.asked = gpus.to_vec();
@@ -39,10 +39,11 @@ pub(crate) fn gpu_self_test(
     part
 }
 
-fn arguments(gpus: &[PciAddress], length: SelfTestLength, child: Duration) -> Vec<String> {
+fn arguments(gpus: &[PciAddress], (length, shared): (SelfTestLength, bool), child: Duration) -> Vec<String> {
     let own = program_deadline(child).saturating_sub(MARGIN).as_secs().max(1);
     let mut arguments = vec!["--length".to_owned(), length.as_str().to_owned()];
     arguments.extend(["--deadline".to_owned(), own.to_string()]);
+    arguments.extend(shared.then(|| "--shared".to_owned()));
     arguments.extend(gpus.iter().flat_map(|gpu| ["--gpu".to_owned(), gpu.to_string()]));
     arguments
 }
@@ -135,11 +136,15 @@ mod tests {
     #[test]
     fn the_program_ends_before_it_is_killed() {
         let gpus = ["0000:61:00.0", "0000:9b:00.0"].map(|gpu| gpu.parse().unwrap());
-        let words = |seconds| arguments(&gpus, SelfTestLength::Quick, Duration::from_secs(seconds)).join(" ");
+        let words = |seconds| {
+            arguments(&gpus, (SelfTestLength::Quick, false), Duration::from_secs(seconds)).join(" ")
+        };
         assert_eq!(words(28), "--length quick --deadline 23 --gpu 0000:61:00.0 --gpu 0000:9b:00.0");
         assert!(words(1).contains("--deadline 1 "));
+        let shared = arguments(&gpus, (SelfTestLength::Full, true), Duration::from_secs(28)).join(" ");
+        assert!(shared.starts_with("--length full --deadline 23 --shared --gpu "), "{shared}");
         assert!(matches!(
-            gpu_self_test(Path::new("/no/such"), &[], SelfTestLength::Quick, Duration::ZERO),
+            gpu_self_test(Path::new("/no/such"), &[], (SelfTestLength::Quick, false), Duration::ZERO),
             Part::Read { data, .. } if data == GpuSelfTest::default()
         ));
     }

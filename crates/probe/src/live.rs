@@ -100,8 +100,8 @@ pub fn follow_up(source: &SourceConfig, readings: &[FollowUp], until: Instant, s
             FollowUp::RdmaSelfTest { program, devices } => {
                 snapshot.extras.rdma_self_test = Some(rdma_self_test(program, devices, left));
             }
-            FollowUp::GpuSelfTest { program, gpus, length } => {
-                snapshot.extras.gpu_self_test = Some(gpu_self_test(program, gpus, *length, left));
+            FollowUp::GpuSelfTest { program, gpus, length, shared } => {
+                snapshot.extras.gpu_self_test = Some(gpu_self_test(program, gpus, (*length, *shared), left));
             }
             // A file tree has no network interfaces.
             FollowUp::Optics(_) | FollowUp::Statistics(_) if !source.is_system() => {}

@@ -47,7 +47,7 @@ impl Program {
     fn gpus(&self, gpus: &[&str], patience: Duration) -> Part<GpuSelfTest> {
         let gpus: Vec<PciAddress> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
         let length = SelfTestLength::Quick;
-        let reading = FollowUp::GpuSelfTest { program: self.path(), gpus, length };
+        let reading = FollowUp::GpuSelfTest { program: self.path(), gpus, length, shared: false };
         made(reading, patience).extras.gpu_self_test.unwrap()
     }
 

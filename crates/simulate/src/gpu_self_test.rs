@@ -42,6 +42,7 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: GpuSelfTestFault, index: u32
 fn results(gpu: PciAddress, model: &str, fault: Option<GpuSelfTestFault>) -> Vec<GpuSelfTested> {
     let line = |test: &str, values: ValueCheck, figures: &[(&str, f64)]| GpuSelfTested {
         gpu,
+        uuid: None,
         to: None,
         model: model.to_owned(),
         test: test.to_owned(),

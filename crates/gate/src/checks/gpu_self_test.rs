@@ -1,3 +1,5 @@
+mod rates;
+
 use std::path::PathBuf;
 
 use railgate_model::{
@@ -11,20 +13,25 @@ use crate::report::{Found, Report};
 use crate::scene::{Scene, covers_whole_node};
 use crate::settings::{Value, absolute, amount, settings, within};
 
+use rates::FIGURES;
+pub use rates::baseline;
+
 /// The check.
 pub(crate) struct GpuSelfTest;
 
 settings! {
     action = Drain;
     severity: Severity = Severity::Fail, "a wrong value";
-    below_median_percent: f64 = 10.0, limit within(0.0..=100.0), "a rate so far below the median of the node's GPUs is warn; 0: not judged";
+    below_median_percent: f64 = 10.0, limit within(0.0..=100.0), "a rate so far below the profile's recorded median, without one below the median of the node's GPUs, is warn; 0: not judged";
     min_memory_copy_gb_s: f64 = 0.0, limit amount("rate"), "GB/s, read and written bytes; less is warn; 0: not judged";
     min_memory_read_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
     min_memory_write_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
     min_host_to_device_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
     min_device_to_host_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
-    min_peer_gb_s: f64 = 0.0, limit amount("rate"), "GB/s, the slowest direct copy to another GPU; less is warn; 0: not judged";
-    min_bf16_tflops: f64 = 0.0, limit amount("rate"), "TFLOP/s of bf16 products with cuBLASLt; less is warn; 0: not judged";
+    min_peer_gb_s: f64 = 0.0, limit amount("rate"), "GB/s, the slowest direct copy to another GPU; less is warn; 0: the built-in floor of H100 and A100 SXM";
+    min_bf16_tflops: f64 = 0.0, limit amount("rate"), "TFLOP/s of bf16 products with cuBLASLt; less is warn; 0: half of the profile's `gpus.bf16_tflops`";
+    max_nvlink_errors: u64 = 0, "errors of a GPU's NVLinks during the copies between GPUs; more is warn";
+    shared: bool = false, "`railgate check --full` also tests GPUs that processes use, whose rates are then low; a prolog never does";
     length: SelfTestLength = SelfTestLength::Quick, "full: more products; needs `gate.deadline` of at least 2m";
     program: PathBuf = PathBuf::from("/usr/libexec/railgate/railgate-gpu-selftest"), limit absolute(), "the test program";
 }
@@ -56,16 +63,22 @@ Fix: run the test again by hand, `railgate-gpu-selftest --length full --gpu ADDR
   same wrong values in a test, the driver or the test is the likelier cause: class `site`, `warn`.
 - No result (no answer by the deadline, a crash, an error of CUDA, a missing program): `unknown`. Results before that count. A node that this
   check drained is not resumed while the GPU has no result.
-- Slow: `warn`. `below_median_percent` is judged from three GPUs on, for memory copy, read and write, device to host, and products. The
-  source of its default is gpu-fryer, which accepts products at 10 % below the best GPU of the node. On four healthy H100 SXM the spread of
+- Slow: `warn`. The first of these that exists is the measure: a `min_…` of the site; the profile's recorded rates of good cards
+  (`railgate profile record --self-test`, with the same `length`), which also judge one GPU alone; from three GPUs on the median of the node, for
+  memory copy, read and write, device to host, and products; a built-in floor. A recorded rate allows what its slowest card had. The
+  message has the clock, the reasons of a slowdown and the number of other processes. The
+  source of `below_median_percent` is gpu-fryer, which accepts products at 10 % below the best GPU of the node. On four healthy H100 SXM the spread of
   three runs was 0.6 % (copy), 2.7 % (read), 0.5 % (write) and 0.4 % (device to host). Host to device is not judged by it: in 3 of 13 tests
   of these cards, and on two of four H200, it was half of the usual 55 GB/s while all GPUs copied at once. The copies that are judged are those of
   one GPU at a time; whether the rate varies there too is not known yet.
-- The floors (`min_…`) are for sites that have measured their machines; none is judged by default. For comparison, Azure's health checks ask
-  for 48 GB/s host to device and 335 GB/s to a peer on H100 SXM, 21 and 238 on A100 SXM. Measured on H100 SXM: memory copy
+- The built-in floors: 335 GB/s to a peer on H100 SXM and 238 on A100 SXM (Azure's health checks; judged with all NVLinks only), and for bf16 products half of
+  the profile's `gpus.bf16_tflops`: healthy H100 and H200 reach 66 to 71 % of it, A100 87 % (MAMF of stas00/ml-engineering). Azure also asks
+  for 48 GB/s host to device on H100 and 21 on A100; that rate has no built-in floor, because healthy cards are below it at times. Measured on H100 SXM: memory copy
   2,820 GB/s, read 3,060, write 3,180, device to host 55, peer 396, bf16 684 to 695 TFLOP/s; on H200 SXM: memory copy 3,970, read
   4,450, write 4,210 to 4,300, device to host 55, peer 394, bf16 676 to 683 (`quick`, four at once).
 - A slowdown because of heat or power during the test: `note`.
+- NVLink errors (replays, recoveries, checksum errors) that a GPU counts while the GPUs copy to each other: `warn`, if there are more than
+  `max_nvlink_errors`. DCGM warns from one error on. A driver without these counters is not judged.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];
@@ -88,7 +101,8 @@ Fix: run the test again by hand, `railgate-gpu-selftest --length full --gpu ADDR
         let tested: Vec<Tested<'_>> = data.asked.iter().map(|gpu| Tested::new(scene, data, *gpu)).collect();
         let view = View { set, program: &program, tested: &tested };
         view.values(out);
-        view.rates(out);
+        view.rates(scene, out);
+        view.links(out);
         let mut explained = false;
         for gpu in &tested {
             explained |= view.completeness(gpu, data, out);
@@ -103,7 +117,7 @@ Fix: run the test again by hand, `railgate-gpu-selftest --length full --gpu ADDR
             out.add(found.row("self-test", what, "results of the requested GPUs", &program));
         }
         for gpu in scene.answering() {
-            not_tested(gpu, data, &program, out);
+            not_tested(gpu, data, (&program, is_shared(set, scene)), out);
         }
     }
 }
@@ -115,12 +129,18 @@ fn request(set: &Settings, scene: &Scene<'_>) -> Option<FollowUp> {
     }
     // Requested also if no GPU can be tested, so that this is reported.
     scene.answering().next()?;
-    let gpus = scene.answering().filter_map(|gpu| testable(gpu).ok()).collect();
-    Some(FollowUp::GpuSelfTest { program: set.program.clone(), gpus, length: set.length })
+    let shared = is_shared(set, scene);
+    let gpus = scene.answering().filter_map(|gpu| testable(gpu, shared).ok()).collect();
+    Some(FollowUp::GpuSelfTest { program: set.program.clone(), gpus, length: set.length, shared })
+}
+
+/// Whether GPUs that processes use are tested. A prolog would load the GPU of another job.
+fn is_shared(set: &Settings, scene: &Scene<'_>) -> bool {
+    set.shared && scene.seen.phase == Phase::Periodic
 }
 
 /// The address of a GPU that can be tested; else why it cannot, and whether that is as it should be.
-fn testable(gpu: &Gpu) -> Result<PciAddress, (Severity, String)> {
+fn testable(gpu: &Gpu, shared: bool) -> Result<PciAddress, (Severity, String)> {
     let unknown = |what: &str, why: &str| Err((Severity::Unknown, format!("{what} unreadable: {why}")));
     match &gpu.mig {
         Reading::Known(true) => return Err((Severity::Note, "MIG is on".to_owned())),
@@ -128,6 +148,7 @@ fn testable(gpu: &Gpu) -> Result<PciAddress, (Severity, String)> {
         Reading::Known(false) | Reading::Unsupported => {}
     }
     match &gpu.processes {
+        Reading::Known(_) if shared => {}
         Reading::Known(processes) => {
             if let Some(process) = processes.first() {
                 return Err((Severity::Unknown, format!("in use by process {}", process.pid)));
@@ -143,11 +164,12 @@ fn testable(gpu: &Gpu) -> Result<PciAddress, (Severity, String)> {
     }
 }
 
-fn not_tested(gpu: &Gpu, data: &Results, program: &str, out: &mut Report<'_>) {
+fn not_tested(gpu: &Gpu, data: &Results, (program, shared): (&str, bool), out: &mut Report<'_>) {
     if gpu.pci.known().is_some_and(|pci| data.asked.contains(pci)) {
         return;
     }
-    let (severity, why) = testable(gpu).err().unwrap_or((Severity::Unknown, "not requested".to_owned()));
+    let (severity, why) =
+        testable(gpu, shared).err().unwrap_or((Severity::Unknown, "not requested".to_owned()));
     let part = gpu.index.to_string();
     let found = Found::new(severity, Class::Node, &part, format!("not tested: {why}")).fix("none");
     out.add(found.row(format!("gpu {part} self-test"), why, "a GPU that no process uses", program));
@@ -171,82 +193,28 @@ impl<'a> Tested<'a> {
         Tested { pci, part, judged, tests: data.tests.iter().filter(|test| test.gpu == pci).collect() }
     }
 
-    /// The lowest of the figures of a test, of which there is one for each copy to another GPU. A rate that is not above zero is none.
-    fn figure(&self, (test, name): (&str, &str)) -> Option<f64> {
-        let results = self.tests.iter().filter(|result| result.test == test);
-        let figures = results.filter_map(|result| result.measured.get(name).copied());
-        figures.filter(|rate| rate.is_finite() && *rate > 0.0).reduce(f64::min)
+    /// The lowest of the figures of a test.
+    fn figure(&self, of: (&str, &str)) -> Option<f64> {
+        rates::lowest(self.tests.iter().copied(), of)
     }
 
     /// NVML's reasons for slowdowns in any of the tests.
     fn slowdowns(&self) -> u64 {
-        let masks = self.tests.iter().filter_map(|test| test.measured.get("throttle_reasons_mask").copied());
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "NVML's bits; the conversion saturates"
-        )]
-        masks.fold(0, |all, mask| all | mask as u64)
+        self.tests.iter().fold(0, |all, test| all | reasons_of(test))
     }
 }
 
-/// A rate that is judged.
-struct Figure {
-    /// The program's test, and the figure in its result.
-    of: (&'static str, &'static str),
-    /// For messages.
-    text: &'static str,
-    unit: &'static str,
-    /// Compared with the other GPUs of the node.
-    by_median: bool,
-    floor: fn(&Settings) -> f64,
-    fix: &'static str,
+/// NVML's reasons for slowdowns in a test.
+fn reasons_of(test: &GpuSelfTested) -> u64 {
+    let mask = test.measured.get("throttle_reasons_mask").copied().unwrap_or_default();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "NVML's bits; the conversion saturates"
+    )]
+    let bits = mask as u64;
+    bits
 }
-
-const fn memory(
-    test: &'static str,
-    name: &'static str,
-    text: &'static str,
-    floor: fn(&Settings) -> f64,
-) -> Figure {
-    Figure { of: (test, name), text, unit: "GB/s", by_median: true, floor, fix: "test again" }
-}
-
-/// What a copy reaches can depend on where its other end is.
-const fn copy(
-    of: (&'static str, &'static str),
-    text: &'static str,
-    by_median: bool,
-    floor: fn(&Settings) -> f64,
-) -> Figure {
-    Figure { of, text, unit: "GB/s", by_median, floor, fix: "check slot, NVLink" }
-}
-
-const fn product(test: &'static str, text: &'static str, floor: fn(&Settings) -> f64) -> Figure {
-    let of = (test, "rate_tflops");
-    Figure { of, text, unit: "TFLOP/s", by_median: true, floor, fix: "check cooling, power" }
-}
-
-const FIGURES: [Figure; 11] = [
-    memory("memory-bandwidth", "copy_gb_s", "memory copy", |set| set.min_memory_copy_gb_s),
-    memory("memory-pattern", "read_gb_s", "memory read", |set| set.min_memory_read_gb_s),
-    memory("memory-pattern", "write_gb_s", "memory write", |set| set.min_memory_write_gb_s),
-    copy(("host-copy-alone", "host_to_device_gb_s"), "host to device", false, |set| {
-        set.min_host_to_device_gb_s
-    }),
-    copy(("host-copy-alone", "device_to_host_gb_s"), "device to host", true, |set| {
-        set.min_device_to_host_gb_s
-    }),
-    copy(("peer-copy", "peer_gb_s"), "copy to another GPU", false, |set| set.min_peer_gb_s),
-    product("gemm-rate-bf16", "bf16 products", |set| set.min_bf16_tflops),
-    product("gemm-rate-fp16", "fp16 products", |_| 0.0),
-    product("gemm-rate-tf32", "tf32 products", |_| 0.0),
-    product("gemm-rate-fp8", "fp8 products", |_| 0.0),
-    product("gemm-rate-fp32", "fp32 products", |_| 0.0),
-];
-
-/// Fewer have no median that one slow GPU does not move.
-const ENOUGH: usize = 3;
 
 struct View<'a> {
     set: &'a Settings,
@@ -327,52 +295,6 @@ impl View<'_> {
         format!("{} to {other}", test.test)
     }
 
-    fn rates(&self, out: &mut Report<'_>) {
-        for figure in &FIGURES {
-            let rates: Vec<(&Tested<'_>, f64)> =
-                self.tested.iter().filter_map(|gpu| Some((gpu, gpu.figure(figure.of)?))).collect();
-            let median = median(rates.iter().map(|(_, rate)| *rate).collect());
-            let median = median.filter(|_| figure.by_median && rates.len() >= ENOUGH);
-            for (gpu, rate) in &rates {
-                self.rate(figure, gpu, *rate, median, rates.len(), out);
-            }
-        }
-    }
-
-    fn rate(
-        &self,
-        figure: &Figure,
-        gpu: &Tested<'_>,
-        rate: f64,
-        median: Option<f64>,
-        of: usize,
-        out: &mut Report<'_>,
-    ) {
-        let floor = (figure.floor)(self.set);
-        let percent = self.set.below_median_percent;
-        let Figure { text, unit, .. } = figure;
-        let pci = gpu.pci;
-        let (what, want) = if rate < floor {
-            (format!("{pci}: {text} {rate:.1} {unit}, less than {floor}"), floor)
-        } else if let Some(median) = median.filter(|_| percent > 0.0)
-            && rate < median * (1.0 - percent / 100.0)
-        {
-            let below = (1.0 - rate / median) * 100.0;
-            let what = format!("{pci}: {text} {rate:.1} {unit}, {below:.0} % below the median of {of} GPUs");
-            (what, median * (1.0 - percent / 100.0))
-        } else {
-            return;
-        };
-        let found = Found::warn(Class::Node, &gpu.part, what).fix(figure.fix);
-        let name = format!("gpu {} {text}", gpu.part);
-        out.add(found.row(
-            name,
-            format!("{rate:.1} {unit}"),
-            format!("at least {want:.1} {unit}"),
-            self.program,
-        ));
-    }
-
     /// Reports what has no result; returns whether that explains why the results are incomplete. A GPU that passed is a
     /// note with its rates.
     fn completeness(&self, gpu: &Tested<'_>, data: &Results, out: &mut Report<'_>) -> bool {
@@ -415,14 +337,7 @@ impl View<'_> {
     /// A slowdown during the test. `gpu-throttle` judges slowdowns; here the GPU was loaded on purpose.
     fn slowed(&self, gpu: &Tested<'_>, out: &mut Report<'_>) {
         let bits = gpu.slowdowns();
-        let reasons = [
-            (0x8, "hardware"),
-            (0x20, "software thermal"),
-            (0x40, "hardware thermal"),
-            (0x80, "power brake"),
-        ];
-        let named: Vec<&str> =
-            reasons.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+        let named = slowdowns(bits & !POWER_CAP);
         if !named.is_empty() {
             let what = format!("{}: slowdown in the test: {}", gpu.pci, named.join(", "));
             let found = Found::note(Class::Node, &gpu.part, what).fix("check cooling, power");
@@ -432,11 +347,19 @@ impl View<'_> {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = values.get(values.len() / 2)?;
-    let lower = values.get(values.len().saturating_sub(1) / 2)?;
-    Some(f64::midpoint(*lower, *upper))
+/// The limit of the power, which a healthy card reaches under full load.
+const POWER_CAP: u64 = 0x4;
+
+/// NVML's reasons for slowdowns in a mask.
+fn slowdowns(bits: u64) -> Vec<&'static str> {
+    let reasons = [
+        (POWER_CAP, "power limit"),
+        (0x8, "hardware"),
+        (0x20, "software thermal"),
+        (0x40, "hardware thermal"),
+        (0x80, "power brake"),
+    ];
+    reasons.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect()
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ mod gpu_processes;
 mod gpu_recovery_action;
 mod gpu_remap;
 mod gpu_retired_pages;
-mod gpu_self_test;
+pub(crate) mod gpu_self_test;
 mod gpu_sxid;
 mod gpu_temperature;
 mod gpu_throttle;

@@ -28,7 +28,7 @@ pub struct Card {
     pub measured: UnixMillis,
     /// railgate version that measured it.
     pub railgate: String,
-    /// What measured it: `calibrate`.
+    /// What measured it: `calibrate` or `self-test`.
     pub by: String,
 }
 

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
-use railgate_model::{Fitness, GpuProcess};
+use railgate_model::{Fitness, GpuProcess, RecordedRate};
 
+use super::rates::median;
 use super::*;
 use crate::testing::{Case, case, job};
 use crate::{GateConfig, Memory, Seen, follow_ups};
@@ -44,6 +45,7 @@ fn healthy(gpus: &[PciAddress]) -> Results {
 fn line(gpu: PciAddress, test: &str, values: ValueCheck, figures: &[(&str, f64)]) -> GpuSelfTested {
     GpuSelfTested {
         gpu,
+        uuid: None,
         to: None,
         model: "NVIDIA H100 80GB HBM3".to_owned(),
         test: test.to_owned(),
@@ -404,4 +406,159 @@ fn settings_out_of_range() {
     let config: GateConfig = toml::from_str(table).unwrap();
     assert_eq!(config.problems().len(), 3, "{:?}", config.problems());
     assert!(toml::from_str::<GateConfig>("[checks.gpu-self-test]\nlength = \"long\"").is_err());
+}
+
+/// Slowing down another job is for a person at a node, never for a prolog.
+#[test]
+fn a_shared_gpu_is_tested_by_hand_only() {
+    let mut case = case("h100-sxm").settings("[checks.gpu-self-test]\nshared = true");
+    case.job = None;
+    let process = GpuProcess {
+        pid: 4711,
+        used_mib: Reading::Known(512),
+        name: Reading::Known("python3".to_owned()),
+        uid: Reading::Known(1000),
+        exiting: false,
+        slurm_job: Reading::Known(None),
+    };
+    crate::testing::read(&mut case.now.gpus).gpus[1].processes = Reading::Known(vec![process]);
+    for (phase, want) in [(Phase::Periodic, (8, true)), (Phase::Prolog, (7, false))] {
+        let seen = Seen {
+            phase,
+            now: &case.now,
+            before: None,
+            job: None,
+            profile: case.profile.as_ref(),
+            memory: &Memory::default(),
+        };
+        let asked = follow_ups(&case.config, &seen, true).into_iter().find_map(|reading| match reading {
+            FollowUp::GpuSelfTest { gpus, shared, .. } => Some((gpus.len(), shared)),
+            _ => None,
+        });
+        assert_eq!(asked, Some(want), "{phase:?}");
+    }
+}
+
+#[test]
+fn recorded_rates_come_before_the_median_and_judge_one_gpu_alone() {
+    let recorded = |rate: f64, lowest: f64| {
+        with(|results| {
+            results.asked.truncate(1);
+            let asked = results.asked.clone();
+            results.tests.retain(|line| asked.contains(&line.gpu));
+            let mut figures = vec![("rate_tflops", rate), ("sm_clock_mhz", 1_412.0)];
+            figures.extend([("throttle_reasons_mask", 4.0), ("other_processes_count", 1.0)]);
+            results.tests.push(line(asked[0], "gemm-rate-bf16", ValueCheck::None, &figures));
+        })
+        .with(|case| {
+            let known = RecordedRate { median: 690.0, lowest, highest: 700.0, gpus: 16 };
+            case.profile
+                .as_mut()
+                .unwrap()
+                .gpus
+                .self_test
+                .insert("gemm-rate-bf16.rate_tflops".to_owned(), known);
+        })
+    };
+    let slow = recorded(600.0, 680.0);
+    assert_eq!(
+        told(&slow).into_iter().filter(|line| line.contains("TFLOP")).collect::<Vec<_>>(),
+        [
+            "warn gpu-self-test@0: 0000:1b:00.0: bf16 products 600.0 TFLOP/s, 13 % below the recorded median of 16 GPUs; SM clock 1412 MHz; \
+             slowed by power limit; another process uses the GPU; check cooling, power"
+        ]
+    );
+    let rates = |case: &Case| told(case).iter().filter(|line| line.contains("TFLOP")).count();
+    assert_eq!(rates(&recorded(630.0, 680.0)), 0);
+    assert_eq!(rates(&recorded(600.0, 590.0)), 0, "a good card was as slow");
+    let off = recorded(600.0, 680.0).settings("[checks.gpu-self-test]\nbelow_median_percent = 0.0");
+    assert_eq!(rates(&off), 0);
+}
+
+#[test]
+fn without_another_measure_the_built_in_floor_counts() {
+    let slow = with(|results| {
+        for (test, figure, rate) in
+            [("gemm-rate-bf16", "rate_tflops", 340.0), ("peer-copy", "peer_gb_s", 200.0)]
+        {
+            let mut one = line(results.asked[0], test, ValueCheck::None, &[(figure, rate)]);
+            one.to = (test == "peer-copy").then(|| results.asked[1]);
+            results.tests.push(one);
+        }
+    });
+    assert_eq!(
+        told(&slow),
+        [
+            "warn gpu-self-test@0: 0000:1b:00.0: copy to another GPU 200.0 GB/s, less than 335 (built-in floor); check slot, NVLink",
+            "warn gpu-self-test@0: 0000:1b:00.0: bf16 products 340.0 TFLOP/s, less than 494 (built-in floor); check cooling, power",
+        ]
+    );
+    let own = slow.settings("[checks.gpu-self-test]\nmin_peer_gb_s = 100.0\nmin_bf16_tflops = 300.0");
+    assert_eq!(told(&own), [""; 0]);
+}
+
+#[test]
+fn a_peer_floor_needs_all_links() {
+    let few = with(|results| {
+        let mut one = line(results.asked[0], "peer-copy", ValueCheck::None, &[("peer_gb_s", 200.0)]);
+        one.to = Some(results.asked[1]);
+        results.tests.push(one);
+    })
+    .with(|case| case.profile.as_mut().unwrap().gpus.nvlinks_up = Some(12));
+    assert!(told(&few).iter().all(|line| !line.contains("copy to another GPU")), "{:?}", told(&few));
+}
+
+#[test]
+fn nvlink_errors_during_the_copies_are_reported() {
+    let errors = |figures: &'static [(&str, f64)]| {
+        with(|results| results.tests.push(line(results.asked[3], "nvlink-errors", ValueCheck::None, figures)))
+    };
+    let none = &[
+        ("links_count", 18.0),
+        ("replays_count", 0.0),
+        ("recoveries_count", 0.0),
+        ("crc_errors_count", 0.0),
+    ];
+    assert_eq!(errors(none).summary(), "fit");
+    let bad = errors(&[
+        ("links_count", 18.0),
+        ("replays_count", 3.0),
+        ("recoveries_count", 1.0),
+        ("link_4_errors_count", 3.0),
+        ("link_11_errors_count", 1.0),
+    ]);
+    assert_eq!(
+        told(&bad),
+        [
+            "warn gpu-self-test@3: 0000:61:00.0: NVLink: 3 replays, 1 recoveries, most on link 4 during copies between GPUs; \
+             test again, check NVLink"
+        ]
+    );
+    assert_eq!(bad.settings("[checks.gpu-self-test]\nmax_nvlink_errors = 4").summary(), "fit");
+}
+
+#[test]
+fn a_baseline_leaves_out_cards_that_are_no_example() {
+    let gpus: Vec<PciAddress> = (1..6).map(|bus| format!("0000:{bus:02x}:00.0").parse().unwrap()).collect();
+    let rate =
+        |gpu: usize, rate: f64| line(gpus[gpu], "gemm-rate-bf16", ValueCheck::None, &[("rate_tflops", rate)]);
+    let mut shared = rate(3, 300.0);
+    shared.measured.insert("other_processes_count".to_owned(), 1.0);
+    let mut silent = rate(4, 600.0);
+    silent.unknown = Some("no answer".to_owned());
+    let one =
+        vec![rate(0, 690.0), rate(1, 680.0), rate(2, 300.0), line(gpus[2], "gemm-bf16", wrong("x"), &[])];
+    // The same address on another node is another card.
+    let other = vec![rate(0, 700.0), shared, silent];
+    let (rates, left_out) = baseline(&[one, other]);
+    let want = RecordedRate { median: 690.0, lowest: 680.0, highest: 700.0, gpus: 3 };
+    assert_eq!(rates, BTreeMap::from([("gemm-rate-bf16.rate_tflops".to_owned(), want)]));
+    assert_eq!(
+        left_out,
+        [
+            "0000:03:00.0: wrong values in gemm-bf16",
+            "0000:04:00.0: other processes used it",
+            "0000:05:00.0: no result of gemm-rate-bf16: no answer",
+        ]
+    );
 }
