@@ -57,6 +57,9 @@ impl Work {
             Ok(others) => others,
             Err(why) => return say(Said::unknown("start", &why)),
         };
+        if let Some(uuid) = self.nvml().and_then(|nvml| card::uuid(nvml, device)) {
+            let _ = device.uuid.set(uuid);
+        }
         // With a shared GPU each line tells that its rate is no rate of the whole card.
         let say = |said: Said| say(said.beside(others));
         let _alone = match alone(device) {

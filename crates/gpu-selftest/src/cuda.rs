@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
@@ -31,8 +32,8 @@ pub(crate) struct Driver(());
 pub(crate) struct Device {
     device: sys::CUdevice,
     pub(crate) pci: PciAddress,
-    /// NVML's, if it is known.
-    pub(crate) uuid: Option<String>,
+    /// NVML's, once it is known: the thread of the GPU asks, since NVML may hang.
+    pub(crate) uuid: OnceLock<String>,
     /// `NVIDIA H200`.
     pub(crate) name: String,
     pub(crate) multiprocessors: u32,
@@ -75,7 +76,7 @@ fn device(ordinal: c_int) -> Result<Device, String> {
     Ok(Device {
         device,
         pci,
-        uuid: None,
+        uuid: OnceLock::new(),
         name: result::device::get_name(device).map_err(said("cuDeviceGetName"))?,
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         capability: 10 * number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?

@@ -160,12 +160,8 @@ fn run(arguments: &Arguments) -> Result<i32, String> {
     let end = burn.map(|seconds| begun + Duration::from_secs(seconds));
     let stop = Stop::on_signals(end, move |which| drop(signal.send(Event::Signal(which))))?;
     let asked = wait.for_one(|| {
-        let mut devices = Driver::load()?.devices()?;
-        let nvml = Nvml::init().map_err(|why| why.to_string());
-        for device in &mut devices {
-            device.uuid = nvml.as_ref().ok().and_then(|nvml| card::uuid(nvml, device));
-        }
-        Ok((devices, nvml))
+        let devices = Driver::load()?.devices()?;
+        Ok((devices, Nvml::init().map_err(|why| why.to_string())))
     });
     let asked = asked.ok_or_else(|| format!("the driver: {}", wait.why()))?;
     let (devices, nvml) = asked.map_err(|why: String| why + &not_permitted())?;

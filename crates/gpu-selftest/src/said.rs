@@ -76,7 +76,7 @@ impl Said {
     pub(crate) fn line(self, of: &Device, to: Option<&Device>) -> GpuSelfTested {
         GpuSelfTested {
             gpu: of.pci,
-            uuid: of.uuid.clone(),
+            uuid: of.uuid.get().cloned(),
             to: to.map(|to| to.pci),
             model: of.name.clone(),
             test: self.test,
