@@ -28,6 +28,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &["text"],
         "`preflight` is pure: it chooses the pairs that test each other and judges results, and runs no test",
     ),
+    ("page", &["text"], "`page` is pure: the frame of a page, which knows nothing of its content"),
     (
         "pair",
         &[],
@@ -95,7 +96,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "report",
-        &["diagnosis", "joblog", "model", "node-report", "rankfile", "store", "text"],
+        &["diagnosis", "joblog", "model", "node-report", "page", "rankfile", "store", "text"],
         "`report` explains a job to people, from its records: it neither judges nodes, nor asks Slurm, nor reads devices",
     ),
     (

@@ -8,29 +8,15 @@ mod numbers;
 
 use std::fmt::Write as _;
 
-use maud::{Markup, PreEscaped, Render, html};
+use maud::{Markup, Render, html};
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::{clock, span, stamp};
+pub(crate) use railgate_page::{Text, table};
 use railgate_store::Course;
-use railgate_text::shorten;
 
 use crate::redact::redact;
 use crate::view::{Ending, Lacking, Sentence, View, view};
 use crate::{EndKind, Event, JobReport, Weight};
-
-const DOCTYPE: PreEscaped<&str> = PreEscaped("<!doctype html>\n");
-const STYLE: PreEscaped<&str> = PreEscaped(include_str!("html/style.css"));
-
-/// Text of the page. Every string goes through it: maud escapes a bare one too, but leaves it at its length, and leaves what
-/// could turn or hide the text after it. `foreign` tests that no string is bare.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<'a>(pub(crate) &'a str);
-
-impl Render for Text<'_> {
-    fn render_to(&self, page: &mut String) {
-        shorten(self.0, 4000).render_to(page);
-    }
-}
 
 impl Render for Sentence {
     fn render_to(&self, page: &mut String) {
@@ -46,36 +32,6 @@ impl Render for Tenths {
     fn render_to(&self, page: &mut String) {
         // Writing to a String cannot fail.
         let _ = write!(page, "{:.1}", self.0);
-    }
-}
-
-/// A table; columns that begin with `#` are numbers, with `` ` `` code, with `@` times.
-pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
-    let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
-        Some('#') => Some("n"),
-        Some('`') => Some("c"),
-        Some('@') => Some("t"),
-        _ => None,
-    };
-    html! {
-        @if !rows.is_empty() {
-            div.scroll { table {
-                thead { tr {
-                    @for (column, name) in head.iter().enumerate() {
-                        th class=[class(column)] { (Text(name.trim_start_matches(['#', '`', '@']))) }
-                    }
-                } }
-                tbody {
-                    @for row in rows {
-                        tr {
-                            @for (column, cell) in row.iter().enumerate() {
-                                td class=[class(column)] { (Text(cell)) }
-                            }
-                        }
-                    }
-                }
-            } }
-        }
     }
 }
 
@@ -184,27 +140,11 @@ pub fn answer_html(report: &JobReport, now: UnixMillis) -> String {
 }
 
 fn page(report: &JobReport, title: &str, body: &Markup) -> String {
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="referrer" content="no-referrer";
-                title { (Text(title)) }
-                style { (STYLE) }
-            }
-            body { main {
-                (body)
-                footer {
-                    "railgate " (Text(&report.railgate)) ", report schema " (report.schema) ". Times are UTC. Rates are \
-                     means over the stated window; a counter that went backwards or crossed a boot is unknown, never zero."
-                }
-            } }
-        }
+    let footer = html! {
+        "railgate " (Text(&report.railgate)) ", report schema " (report.schema) ". Times are UTC. Rates are means over the \
+         stated window; a counter that went backwards or crossed a boot is unknown, never zero."
     };
-    page.into_string()
+    railgate_page::page(title, body, &footer)
 }
 
 /// Whose job it is, and when it ran.

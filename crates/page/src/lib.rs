@@ -1,0 +1,89 @@
+//! The frame of an HTML page that needs nothing else: no network, no script, light and dark. Foreign text in it is escaped,
+//! printable and bounded.
+
+use maud::{Markup, PreEscaped, Render, html};
+use railgate_text::shorten;
+
+const DOCTYPE: PreEscaped<&str> = PreEscaped("<!doctype html>\n");
+const STYLE: PreEscaped<&str> = PreEscaped(include_str!("style.css"));
+
+/// Most characters of a text.
+const LONGEST_TEXT: usize = 4000;
+
+/// Text of a page. Every string goes through it: maud escapes a bare one too, but leaves it at its length, and leaves what
+/// could turn or hide the text after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a>(pub &'a str);
+
+impl Render for Text<'_> {
+    fn render_to(&self, page: &mut String) {
+        shorten(self.0, LONGEST_TEXT).render_to(page);
+    }
+}
+
+/// Returns a table, or nothing without rows. Columns whose name begins with `#` are numbers, with `` ` `` code, with `@` times.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
+    let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
+        Some('#') => Some("n"),
+        Some('`') => Some("c"),
+        Some('@') => Some("t"),
+        _ => None,
+    };
+    html! {
+        @if !rows.is_empty() {
+            div.scroll { table {
+                thead { tr {
+                    @for (column, name) in head.iter().enumerate() {
+                        th class=[class(column)] { (Text(name.trim_start_matches(['#', '`', '@']))) }
+                    }
+                } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (column, cell) in row.iter().enumerate() {
+                                td class=[class(column)] { (Text(cell)) }
+                            }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+/// Returns a whole page with a title, a body and the text at its end.
+pub fn page(title: &str, body: &Markup, footer: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="referrer" content="no-referrer";
+                title { (Text(title)) }
+                style { (STYLE) }
+            }
+            body { main {
+                (body)
+                footer { (footer) }
+            } }
+        }
+    };
+    page.into_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_is_escaped_printable_and_bounded() {
+        let evil = format!("</title><script>x</script>\u{202e}{}", "z".repeat(5000));
+        let page = page(&evil, &table(&["#A"], &[vec![evil.clone()]]), &html! { (Text(&evil)) });
+        assert!(
+            !page.contains("<script>") && !page.contains('\u{202e}') && !page.contains(&"z".repeat(4001))
+        );
+        assert_eq!(page.matches("&lt;script&gt;").count(), 3);
+    }
+}
