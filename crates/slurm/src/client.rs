@@ -454,7 +454,7 @@ impl Client {
         self.run("scontrol", &args).map(drop)
     }
 
-    fn run(&self, program: &str, args: &[&str]) -> Result<String, SlurmError> {
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Result<String, SlurmError> {
         let text = self.run_bytes(program, args, Stdio::null(), Duration::ZERO)?;
         String::from_utf8(text).map_err(|_| unreadable(program, "answer is not UTF-8".to_owned()))
     }

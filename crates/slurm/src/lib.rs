@@ -4,6 +4,7 @@
 mod accounting;
 mod admin_comment;
 mod answer;
+mod batch;
 mod breaker;
 mod client;
 mod command;
@@ -25,6 +26,7 @@ pub use accounting::{Line as AccountingLine, Noted, note_in_accounting};
 pub use answer::{
     HeldNode, JobStanding, JobState, ListedJob, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
 };
+pub use batch::{Batch, BatchJob, NodeStanding};
 pub use breaker::Cap;
 pub use client::{Client, JobRef, Listing};
 pub use command::{SlurmError, run as run_program};
