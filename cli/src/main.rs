@@ -1,5 +1,6 @@
 //! `railgate`: checks nodes and wiring, shows job reports, and shows and changes the state of railgate.
 
+mod accept;
 mod calibrate;
 mod check;
 mod check_list;
@@ -75,6 +76,8 @@ enum Command {
     Fabric(fabric::Args),
     /// Inside a job, before its first step: test the GPUs, and the rails between the nodes
     Preflight(preflight::Args),
+    /// Acceptance of a cluster through jobs: tests of nodes, rails and storage, and a report to sign
+    Accept(accept::Args),
     /// What a job did, and why it ended
     Report(report::Args),
     /// Why a job does not advance, or ended: the answer first, then what shows it
@@ -161,6 +164,7 @@ fn main() -> ExitCode {
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Preflight(args) => preflight::run(&site, &args),
+        Command::Accept(args) => accept::run(&site, &args),
         Command::Report(args) => report::run(&site, &args),
         Command::Why(args) => why::run(&site, &args),
         Command::Doctor(args) => doctor::run(&site, &args),

@@ -4,10 +4,10 @@
 //! runs as the job's user: what it finds is about this job, and drains no node.
 
 mod lines;
-mod node;
+pub(crate) mod node;
 mod results;
 mod screen;
-mod steps;
+pub(crate) mod steps;
 
 use std::time::Duration;
 

@@ -30,6 +30,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     ("page", &["text"], "`page` is pure: the frame of a page, which knows nothing of its content"),
     (
+        "accept",
+        &["model", "page", "preflight", "text"],
+        "`accept` is pure: it judges results of an acceptance, and neither submits jobs nor reads files",
+    ),
+    (
         "pair",
         &[],
         "`pair` carries the conversation of two nodes, for `railgate` and for `rdma-selftest`, which is a workspace of its own",
@@ -193,6 +198,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     (
         "cli",
         &[
+            "accept",
             "child",
             "diagnosis",
             "fabric",

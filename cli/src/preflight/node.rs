@@ -14,7 +14,7 @@ use crate::node_source::NodeArgs;
 use crate::output::say;
 use crate::{Site, exit};
 
-const GPU_PROGRAM: &str = "/usr/libexec/railgate/railgate-gpu-selftest";
+pub(crate) const GPU_PROGRAM: &str = "/usr/libexec/railgate/railgate-gpu-selftest";
 const RDMA_PROGRAM: &str = "/usr/libexec/railgate/railgate-rdma-selftest";
 /// How long an end waits for the other one.
 const PEER_S: u16 = 25;

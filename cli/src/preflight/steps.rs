@@ -18,7 +18,7 @@ const MOST_OUTPUT: u64 = 256 << 20;
 /// Lines of srun's own errors that are shown.
 const MOST_ERRORS: usize = 5;
 /// Options of the job that srun would take from the environment, and that contradict one task on each node.
-const NOT_INHERITED: [&str; 14] = [
+pub(crate) const NOT_INHERITED: [&str; 14] = [
     "SLURM_NTASKS",
     "SLURM_NPROCS",
     "SLURM_NTASKS_PER_NODE",

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 
+mod accept;
 mod arguments;
 mod files;
 mod jobs;
@@ -32,6 +33,8 @@ const fn case(command: &'static str, needs: &'static [&'static str], inputs: fn(
 
 /// All commands: a new command without a row fails [`every_command_has_a_case`].
 const CASES: &[Case] = &[
+    case("accept report", &["absent"], accept::accept),
+    case("accept waive", &["absent", "item", "--by", "a", "--why", "b"], accept::accept),
     case("calibrate", &["--", "/bin/false"], jobs::calibrate),
     case("check", &["--simulate", "h100-sxm"], machines::check),
     case("config check", &[], files::config),
@@ -116,6 +119,7 @@ macro_rules! inputs {
 }
 
 inputs! {
+    an_acceptance_of_which_every_text_is_hostile: accept::accept;
     a_snapshot_of_which_every_text_is_hostile: machines::snapshots;
     a_check_of_hostile_machines: machines::check;
     a_machine_whose_names_are_hostile: machines::live;

@@ -1,5 +1,6 @@
 //! Tests on a real Slurm cluster. They need root: `cargo xtask test`.
 
+mod accept;
 mod accounting;
 mod admin_procedures;
 mod application_report;

@@ -1,0 +1,245 @@
+//! File systems: a checkpoint that all nodes write at once, read back; metadata; fio where it is installed.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::{Command, Of, Program, Stage, Unit};
+use crate::figures::{Better, Tolerance};
+use crate::plan::Plan;
+use crate::report::{Build, Item, Outcome};
+use crate::result::Output;
+
+pub(super) const STAGE: Stage = Stage {
+    id: "storage",
+    about: "a checkpoint that all nodes write at once, read back, and metadata; fio where it is installed",
+    units,
+    commands,
+    judge,
+};
+
+fn units(plan: &Plan) -> Vec<Unit> {
+    let Some(table) = &plan.storage else { return Vec::new() };
+    let unit = |repetition: u32| Unit {
+        id: format!("storage.all.r{repetition}"),
+        stage: "storage",
+        repetition,
+        nodes: plan.nodes.clone(),
+        fewest: 1,
+        limit_min: table.limit_min.map_or(60, |limit| limit.0),
+    };
+    (1..=table.repetitions.0).map(unit).collect()
+}
+
+fn commands(plan: &Plan, unit: &Unit, _: &[String]) -> Vec<Command> {
+    let Some(table) = &plan.storage else { return Vec::new() };
+    let limit_s = u64::from(unit.limit_min) * 60;
+    let mut commands = Vec::new();
+    for (number, dir) in table.dirs.iter().enumerate() {
+        let (mib, files) = (table.mib_per_node.0.to_string(), table.files_per_node.0.to_string());
+        let args = ["accept", "--storage-test", &dir.0, "--mib", &mib, "--files", &files];
+        commands.push(Command::new(&format!("write.{number}"), Program::RailgateOnEach, &args, limit_s));
+        let Some(seconds) = table.fio_s else { continue };
+        for pattern in ["randread", "randwrite"] {
+            let mut command =
+                Command::new(&format!("fio.{number}.{pattern}"), Program::At("fio".to_owned()), &[], limit_s);
+            command.args = [
+                "--name=railgate-accept".to_owned(),
+                format!("--directory={}", dir.0),
+                format!("--rw={pattern}"),
+                format!("--runtime={}", seconds.0),
+                "--time_based".to_owned(),
+                "--bs=4k".to_owned(),
+                "--size=256m".to_owned(),
+                "--iodepth=32".to_owned(),
+                "--ioengine=psync".to_owned(),
+                "--numjobs=4".to_owned(),
+                "--group_reporting".to_owned(),
+                "--unlink=1".to_owned(),
+                "--output-format=json".to_owned(),
+            ]
+            .to_vec();
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+/// The line of one node.
+#[derive(Deserialize)]
+struct Written {
+    node: String,
+    write: Option<Span>,
+    read: Option<Span>,
+    files: Option<Span>,
+    error: Option<String>,
+}
+
+/// Work between two times.
+#[derive(Deserialize)]
+struct Span {
+    /// Milliseconds since 1970.
+    began: u64,
+    ended: u64,
+    /// MiB, or operations.
+    count: f64,
+}
+
+fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
+    let Some(table) = build.plan.storage.clone() else { return };
+    let mut problems = BTreeSet::new();
+    for of in results {
+        for (number, dir) in table.dirs.iter().enumerate() {
+            let found = of.result.output(&format!("write.{number}"));
+            match found {
+                Some(output) => checkpoint(build, of, &dir.0, output, &mut problems),
+                None => problems.extend([format!("{}: not run", dir.0)]),
+            }
+            for pattern in ["randread", "randwrite"] {
+                if let Some(output) = of.result.output(&format!("fio.{number}.{pattern}")) {
+                    fio(build, of, &dir.0, pattern, output, &mut problems);
+                }
+            }
+        }
+    }
+    if results.is_empty() {
+        return;
+    }
+    let outcome = if problems.is_empty() { Outcome::Pass } else { Outcome::Unknown };
+    build.add(
+        Item::new(
+            "storage.tested",
+            "storage",
+            outcome,
+            &format!("{} tests of file systems", results.len() * table.dirs.len()),
+        )
+        .details(problems.into_iter().collect())
+        .tolerance(
+            "each node writes, reads back the same bytes, and removes its files",
+            "rates are judged by [[expect]] of the plan",
+        ),
+    );
+}
+
+fn checkpoint(
+    build: &mut Build<'_>,
+    of: &Of<'_>,
+    dir: &str,
+    output: &Output,
+    problems: &mut BTreeSet<String>,
+) {
+    let mut lines = Vec::new();
+    for line in output.stdout.lines() {
+        match serde_json::from_str::<Written>(line) {
+            Ok(written) => lines.push(written),
+            Err(_) => problems.extend([format!("{dir}: a line that is not a result: {line}")]),
+        }
+    }
+    for node in &of.result.nodes {
+        match lines.iter().find(|line| line.node == *node) {
+            Some(Written { error: Some(why), .. }) => problems.extend([format!("{node}: {dir}: {why}")]),
+            Some(_) => {}
+            None => problems.extend([format!("{node}: {dir}: {}", output.reason().unwrap_or("no result"))]),
+        }
+    }
+    type Part = fn(&Written) -> Option<&Span>;
+    let parts: [(&str, &str, f64, Part); 3] = [
+        ("write_gb_s", "GB/s", 1_048_576e-9, |line| line.write.as_ref()),
+        ("read_gb_s", "GB/s", 1_048_576e-9, |line| line.read.as_ref()),
+        ("metadata_ops_s", "operations/s", 1.0, |line| line.files.as_ref()),
+    ];
+    for (name, unit, scale, part) in parts {
+        let spans: Vec<(&str, &Span)> =
+            lines.iter().filter_map(|line| Some((line.node.as_str(), part(line)?))).collect();
+        for (node, span) in &spans {
+            let id = format!("storage.node.{name}");
+            let value = rate(span.began, span.ended, span.count * scale);
+            let part = format!("{node} {dir}");
+            build.figures.add(
+                &id,
+                unit,
+                Better::Higher,
+                Tolerance::None,
+                build.plan.machine(node),
+                node,
+                &part,
+                of.unit.repetition,
+                value,
+            );
+        }
+        // All nodes together: from the first beginning to the last end.
+        let began = spans.iter().map(|(_, span)| span.began).min();
+        let ended = spans.iter().map(|(_, span)| span.ended).max();
+        if let (Some(began), Some(ended), true) = (began, ended, spans.len() == of.result.nodes.len()) {
+            let sum: f64 = spans.iter().map(|(_, span)| span.count).sum();
+            let value = rate(began, ended, sum * scale);
+            let id = format!("storage.all.{name}");
+            build.figures.add(
+                &id,
+                unit,
+                Better::Higher,
+                Tolerance::None,
+                "all nodes",
+                "",
+                dir,
+                of.unit.repetition,
+                value,
+            );
+        }
+    }
+}
+
+/// Per second.
+fn rate(began: u64, ended: u64, count: f64) -> f64 {
+    let ms = u32::try_from(ended.saturating_sub(began)).unwrap_or(u32::MAX).max(1);
+    count / (f64::from(ms) / 1000.0)
+}
+
+/// The part of fio's JSON that is used.
+#[derive(Deserialize)]
+struct Fio {
+    jobs: Vec<FioJob>,
+}
+
+#[derive(Deserialize)]
+struct FioJob {
+    read: FioRate,
+    write: FioRate,
+}
+
+#[derive(Deserialize)]
+struct FioRate {
+    iops: f64,
+}
+
+fn fio(
+    build: &mut Build<'_>,
+    of: &Of<'_>,
+    dir: &str,
+    pattern: &str,
+    output: &Output,
+    problems: &mut BTreeSet<String>,
+) {
+    match of.result.json::<Fio>(&output.command) {
+        Ok(Fio { jobs }) => {
+            for job in jobs {
+                let value = if pattern == "randread" { job.read.iops } else { job.write.iops };
+                let id = format!("storage.fio.{pattern}_4k_iops");
+                let node = of.result.nodes.first().map_or("", String::as_str);
+                let part = format!("{node} {dir}");
+                build.figures.add(
+                    &id,
+                    "operations/s",
+                    Better::Higher,
+                    Tolerance::None,
+                    build.plan.machine(node),
+                    node,
+                    &part,
+                    of.unit.repetition,
+                    value,
+                );
+            }
+        }
+        Err(why) => problems.extend([format!("{dir}: fio: {why}")]),
+    }
+}

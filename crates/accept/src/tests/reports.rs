@@ -1,0 +1,226 @@
+use serde_json::{Value, json};
+
+use super::{Played, check, entry, gpu, plan, played, word};
+use crate::{Event, Overall, Unit, compare, digest};
+
+/// Nodes with a GPU each; that of n3 reaches the rate `slow`.
+fn cards(slow: f64) -> Played {
+    let outputs = move |unit: &Unit| {
+        let slow_one = unit.nodes[0] == "n3";
+        json!([check(&json!([])), gpu(if slow_one { slow } else { 790.0 + f64::from(unit.repetition) })])
+    };
+    played(plan("[node]\nrepetitions = 2\n"), &outputs)
+}
+
+#[test]
+fn a_healthy_cluster_passes() {
+    let report = cards(785.0).report();
+    assert!(report.items.iter().all(|item| item.word() == "pass"), "{:#?}", report.items);
+    assert_eq!((report.overall, report.units_done, report.units), (Overall::Pass, 8, 8));
+    assert!(report.items.iter().all(|item| !item.tolerance.is_empty() && !item.source.is_empty()));
+    assert!(report.exceptions.is_empty() && report.not_in_plan.len() == 5);
+    let mttf = report.mttf.unwrap();
+    assert!(mttf.failures == 0 && (mttf.node_hours - 8.0).abs() < 1e-9, "{mttf:?}");
+}
+
+#[test]
+fn a_slow_card_is_an_outlier_with_its_tolerance() {
+    let report = cards(700.0).report();
+    let item = report.items.iter().find(|item| item.id == "figure.node.gemm-rate-bf16.rate_tflops").unwrap();
+    assert_eq!((item.word(), item.details.len()), ("fail", 2));
+    assert!(item.details[0].starts_with("n3 0000:61:00.0 r1: 700"), "{item:?}");
+    assert_eq!(item.tolerance, "at least 90 % of the median");
+    let map = &report.heat_maps[0];
+    assert_eq!((map.rows.len(), map.columns.len()), (4, 1));
+    assert_eq!(report.overall, Overall::Fail);
+}
+
+#[test]
+fn a_waiver_holds_for_exactly_one_failure_and_deletes_nothing() {
+    let mut slow = cards(700.0);
+    let id = "figure.node.gemm-rate-bf16.rate_tflops";
+    let failure = slow.report().items.iter().find(|item| item.id == id).unwrap().failure();
+    let waive = |failure: &str| {
+        let (item, failure) = (id.to_owned(), failure.to_owned());
+        entry(Event::Waive { item, failure, by: "A. Smith".to_owned(), why: "ordered".to_owned() })
+    };
+    slow.entries.push(waive(&failure));
+    let report = slow.report();
+    assert_eq!((word(&report, id), report.overall), (Some("waived"), Overall::PassWithWaivers));
+    let item = report.items.iter().find(|item| item.id == id).unwrap();
+    assert!(item.outcome == crate::Outcome::Fail && item.details.len() == 2);
+    let page = crate::html(&report);
+    assert!(page.contains("Waived by A. Smith") && page.contains("n3 0000:61:00.0 r1: 700"));
+    let mut slower = cards(650.0);
+    slower.entries.push(waive(&failure));
+    assert_eq!(word(&slower.report(), id), Some("fail"));
+}
+
+#[test]
+fn what_was_not_measured_is_unknown() {
+    let missing = |unit: &Unit| match unit.nodes[0].as_str() {
+        "n1" => json!([]),
+        "n2" => {
+            json!([{ "command": "check", "line": "", "exit": null, "stdout": "", "stderr": "did not end in 300 s" }])
+        }
+        "n3" => json!([check(
+            &json!([{ "check": "kmsg", "severity": "unknown", "class": "site", "what": "not read", "fix": "" }])
+        )]),
+        _ => json!([check(
+            &json!([{ "check": "gpu-ecc", "part": "2", "severity": "fail", "class": "node", "what": "bad", "fix": "" }])
+        )]),
+    };
+    let mut run =
+        played(plan("[node]\n[[expect]]\nfigure = 'node.x.y'\nmin = 1\nsource = 'contract'\n"), &missing);
+    let report = run.report();
+    assert_eq!(word(&report, "node.n1"), Some("unknown"));
+    let n2 = report.items.iter().find(|item| item.id == "node.n2").unwrap();
+    assert_eq!((n2.word(), n2.details[0].as_str()), ("unknown", "check: did not end in 300 s"));
+    assert_eq!((word(&report, "node.n3"), word(&report, "node.n4")), (Some("unknown"), Some("fail")));
+    assert_eq!(word(&report, "figure.node.x.y"), Some("unknown"));
+    assert_eq!(report.mttf.as_ref().unwrap().failures, 1);
+    // A unit without a result is named.
+    run.entries.truncate(run.entries.len() - 1);
+    let report = run.report();
+    assert_eq!((word(&report, "run.complete"), report.units_done), (Some("unknown"), 3));
+}
+
+#[test]
+fn a_changed_missing_or_unknown_file_is_named() {
+    let mut run = cards(785.0);
+    run.files[0].content.push(b' ');
+    run.files.remove(1);
+    run.files.push(crate::File { name: "node.n1.r1.a1.j99.json".to_owned(), content: b"x".to_vec() });
+    let report = run.report();
+    let item = report.items.iter().find(|item| item.id == "run.results").unwrap();
+    assert_eq!((item.word(), item.details.len()), ("fail", 2));
+    assert!(
+        report.exceptions[0].starts_with("node.n1.r1.a1.j99.json: not used: "),
+        "{:?}",
+        report.exceptions
+    );
+    assert!(word(&report, "node.checks") == Some("pass"));
+}
+
+#[test]
+fn repeated_units_and_lost_jobs_are_stated() {
+    let mut run = cards(785.0);
+    let unit = "node.n1.r1".to_owned();
+    let lost =
+        Event::Lost { unit: unit.clone(), attempt: 1, why: "job 7: NODE_FAIL".to_owned(), node_failed: true };
+    let result = Event::Result {
+        unit: unit.clone(),
+        attempt: 2,
+        file: run.files[0].name.clone(),
+        digest: digest(&run.files[0].content),
+    };
+    let submit = Event::Submit { unit, attempt: 2, nodes: vec!["n1".to_owned()] };
+    run.entries.splice(2..3, [lost, submit, result].map(entry));
+    run.entries.push(entry(Event::Continue {}));
+    let report = run.report();
+    assert_eq!(
+        report.exceptions[0],
+        "node.n1.r1: submitted 2 times; attempt 1 without a result: job 7: NODE_FAIL"
+    );
+    assert!(report.exceptions[1].ends_with("the run was continued"));
+    assert_eq!(report.mttf.unwrap().failures, 1);
+}
+
+#[test]
+fn repetitions_that_differ_fail_repeatability() {
+    let differs =
+        |unit: &Unit| json!([check(&json!([])), gpu(if unit.repetition == 1 { 800.0 } else { 750.0 })]);
+    let report = played(plan("[node]\nrepetitions = 2\n"), &differs).report();
+    let item = report.items.iter().find(|item| item.id == "run.repeatability").unwrap();
+    assert_eq!((item.word(), item.details[0].as_str()), ("fail", "node.gemm-rate-bf16.rate_tflops: 6.5 %"));
+    assert_eq!(word(&cards(785.0).report(), "run.repeatability"), Some("pass"));
+}
+
+#[test]
+fn a_second_run_shows_what_changed() {
+    let (before, now) = (cards(785.0).report(), cards(700.0).report());
+    assert_eq!(compare(&before, &before), []);
+    let changes = compare(&before, &now);
+    let id = "figure.node.gemm-rate-bf16.rate_tflops";
+    assert!(changes.iter().any(|change| change.what == id
+        && change.before == "pass"
+        && change.now == "fail"
+        && change.better == Some(false)));
+    let text: Value = serde_json::from_str(&serde_json::to_string(&now).unwrap()).unwrap();
+    let read: crate::Report = serde_json::from_value(text).unwrap();
+    assert_eq!(compare(&read, &now), []);
+}
+
+/// Three nodes send as fast as each other, n2 sends slowly to all.
+#[test]
+fn pairs_accuse_the_slow_node_and_not_its_partners() {
+    let outputs = |unit: &Unit| {
+        let nodes = &unit.nodes;
+        let rate = |from: usize| if nodes[from] == "n2" { 40.0 } else { 390.0 };
+        let pair = |left: usize, right: usize| {
+            let outcome = json!({ "measured": { "gbps": [rate(left), rate(right)], "latency_us": 2.0 } });
+            json!({ "pair": { "left": left, "right": right }, "rail": 0, "outcome": outcome })
+        };
+        let round = |pairs: &[(usize, usize)]| {
+            let plain: Vec<Value> =
+                pairs.iter().map(|(left, right)| json!({ "left": left, "right": right })).collect();
+            let tested: Vec<Value> = pairs.iter().map(|(left, right)| pair(*left, *right)).collect();
+            json!({ "pairs": plain, "tested": tested })
+        };
+        let rounds = if nodes.len() == 2 {
+            vec![round(&[(0, 1)])]
+        } else {
+            vec![round(&[(0, 1), (2, 3)]), round(&[(0, 2), (1, 3)])]
+        };
+        let printed = json!({ "nodes": nodes, "net": "rdma", "rounds": rounds, "problems": [] });
+        json!([{ "command": "preflight", "line": "", "exit": 1, "stdout": printed.to_string(), "stderr": "" }])
+    };
+    let report = played(plan("[pairs]\n[[leaf]]\nname = 'a'\nnodes = 'n[1-2]'\n"), &outputs).report();
+    let failed: Vec<&str> =
+        report.items.iter().filter(|item| item.word() == "fail").map(|item| item.id.as_str()).collect();
+    assert_eq!(failed, ["pairs.rdma.n2.rail-0"]);
+    assert_eq!(word(&report, "pairs.rdma"), Some("pass"));
+    let map = &report.heat_maps[0];
+    assert_eq!(
+        map.rows.iter().map(|row| row.values[0]).collect::<Vec<_>>(),
+        [390.0, 40.0, 390.0, 390.0].map(Some)
+    );
+}
+
+#[test]
+fn collectives_are_judged_by_size() {
+    let table = "[collectives]\nprogram = '/a'\ntasks_per_node = 8\n\
+                 [[collectives.baseline]]\nbytes = 8388608\nbusbw_gb_s = 200.0\nsource = 's'\n\
+                 [[collectives.baseline]]\nbytes = 16777216\nbusbw_gb_s = 400.0\nsource = 's'\n\
+                 [[collectives.baseline]]\nbytes = 1\nbusbw_gb_s = 1.0\nsource = 's'\n";
+    let stdout = "# nThread 1 nGpus 1\n#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n\
+                  \x20    8388608       2097152     float     sum      -1    78.41  106.98  212.50      0    77.9  107.7  213.1      0\n\
+                  \x20   16777216       4194304     float     sum      -1    90.00  186.41  349.50      0    90.0  186.4  349.5      0\n\
+                  # Out of bounds values : 0 OK\n";
+    let outputs = move |_: &Unit| json!([{ "command": "all-reduce", "line": "", "exit": 0, "stdout": stdout, "stderr": "" }]);
+    let report = played(plan(table), &outputs).report();
+    let words = ["8388608", "16777216", "1"]
+        .map(|size| word(&report, &format!("collectives.all-reduce.{size}")).map(str::to_owned));
+    assert_eq!(words.map(Option::unwrap), ["pass", "fail", "unknown"]);
+    assert_eq!(word(&report, "collectives.values"), Some("pass"));
+}
+
+#[test]
+fn storage_is_summed_over_nodes_that_write_at_once() {
+    let line = |node: &str, ended: u64| {
+        json!({ "node": node, "write": { "began": 0, "ended": ended, "count": 1024 }, "read": null,
+                "files": { "began": 0, "ended": 1000, "count": 300 }, "error": null })
+    };
+    let outputs = move |_: &Unit| {
+        let lines: String =
+            [("n1", 1000), ("n2", 2000)].map(|(node, ended)| format!("{}\n", line(node, ended))).concat();
+        json!([{ "command": "write.0", "line": "", "exit": 0, "stdout": lines, "stderr": "" }])
+    };
+    let text = "nodes = 'n[1-2]'\n[storage]\ndirs = ['/scratch']\nmib_per_node = 1024\n";
+    let report = played(plan(text), &outputs).report();
+    let median = |id: &str| report.figures.iter().find(|figure| figure.id == id).map(|figure| figure.median);
+    // 2 GiB in 2 s.
+    assert!((median("storage.all.write_gb_s").unwrap() - 1.073_741_824).abs() < 1e-9);
+    assert_eq!((median("storage.all.metadata_ops_s"), median("storage.all.read_gb_s")), (Some(600.0), None));
+    assert_eq!(word(&report, "storage.tested"), Some("pass"));
+}

@@ -1,0 +1,242 @@
+//! `railgate accept` on four nodes with planted faults: from the plan to the page to sign, with a driver that is killed ten times.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, Process};
+use railgate_tests::poll;
+use serde_json::Value;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DIR: &str = "/shared/accept";
+/// Kills of the driver.
+const KILLS: usize = 10;
+
+const PLAN: &str = r#"
+title = "Four nodes of the tests"
+nodes = "gn[1-4]"
+attempts = 3
+wait_s = 20
+
+[[leaf]]
+name = "a"
+nodes = "gn[1-2]"
+
+[[leaf]]
+name = "b"
+nodes = "gn[3-4]"
+
+[inventory]
+repetitions = 2
+
+[node]
+repetitions = 2
+
+[pairs]
+net = "tcp"
+
+[storage]
+repetitions = 2
+dirs = ["/shared"]
+mib_per_node = 2
+files_per_node = 20
+
+[[expect]]
+figure = "storage.all.write_gb_s"
+min = 0.000001
+source = "the test"
+"#;
+
+/// Limits what a node sends.
+fn limit(cluster: &Cluster, node: &str, rate: &str) -> Result<()> {
+    let words = [
+        "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "1mb", "latency",
+        "50ms",
+    ];
+    cluster.root().on(node).run(&words)?.ok()?;
+    Ok(())
+}
+
+fn driver(cluster: &Cluster) -> Result<Process> {
+    cluster.root().spawn(&["railgate", "accept", "/root/plan.toml", "--dir", DIR])
+}
+
+/// Whole lines of the journal.
+fn journal(cluster: &Cluster) -> Vec<Value> {
+    let text = cluster.output(&format!("{DIR}/journal.jsonl")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn report(cluster: &Cluster, format: &str) -> Result<(i32, String)> {
+    let output = cluster.root().run(&["railgate", "accept", "report", DIR, "--format", format])?;
+    ensure!(output.stderr.is_empty(), "{output}");
+    Ok((output.code, output.stdout))
+}
+
+/// The outcome of an item.
+fn outcome<'a>(report: &'a Value, id: &str) -> Option<&'a str> {
+    report["items"].as_array()?.iter().find(|item| item["id"] == id)?["outcome"].as_str()
+}
+
+/// Kills the driver after a few lines of the journal, again and again. Returns how often.
+fn kill_it(cluster: &Cluster) -> Result<usize> {
+    for kill in 0..KILLS {
+        let before = journal(cluster).len();
+        let mut process = driver(cluster)?;
+        // From one line after the start, which is between submission and answer, to some lines later.
+        let more = 1 + kill % 3;
+        let ended = poll::until(2 * MINUTE, "lines of the journal", || {
+            let ended = !process.running()?;
+            Ok((ended || journal(cluster).len() > before + more).then_some(ended))
+        })?;
+        if ended {
+            return Ok(kill);
+        }
+        process.signal(Signal::SIGKILL)?;
+        process.wait(MINUTE)?;
+    }
+    Ok(KILLS)
+}
+
+/// Every unit has one result in the report; whatever was submitted or run more often is named.
+fn nothing_is_lost_or_hidden(cluster: &Cluster, report: &Value) -> Result<()> {
+    ensure!(report["units_done"] == report["units"], "{report}");
+    let exceptions = report["exceptions"].to_string();
+    let (mut attempts, mut results) = (BTreeMap::<String, u64>::new(), BTreeSet::new());
+    for line in journal(cluster) {
+        if let Some(submit) = line["event"].get("submit") {
+            let unit = submit["unit"].as_str().context("unit")?.to_owned();
+            *attempts.entry(unit).or_default() += 1;
+        }
+        if let Some(result) = line["event"].get("result") {
+            ensure!(results.insert(result["unit"].to_string()), "two results: {line}");
+        }
+    }
+    ensure!(Some(results.len() as u64) == report["units"].as_u64(), "{results:?}");
+    for (unit, count) in &attempts {
+        let named = exceptions.contains(&format!("{unit}: submitted {count} times"));
+        ensure!(*count == 1 || named, "{unit} was submitted {count} times: {exceptions}");
+    }
+    // Slurm's own list: no job that the journal does not know, and no unit ran twice without a word.
+    let mut jobs = BTreeMap::<String, u64>::new();
+    for job in cluster.jobs()? {
+        let name = job.field("JobName").to_owned();
+        if let Some(unit) = name.strip_prefix("railgate-accept:") {
+            *jobs.entry(unit.split(':').nth(1).context("unit")?.to_owned()).or_default() += 1;
+        }
+    }
+    for (unit, count) in &jobs {
+        ensure!(attempts.get(unit) >= Some(count), "{count} jobs of {unit}: {attempts:?}");
+    }
+    ensure!(jobs.keys().eq(attempts.keys()), "{jobs:?} {attempts:?}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_plan_becomes_a_report_although_the_driver_is_killed() -> Result<()> {
+    let faults = Builder::new(4)
+        // The gate would drain the node before its test.
+        .config("[gate]\nmode = 'report'\n")?
+        .hardware_of("gn3", "h100-sxm:gpu-ecc-uncorrected@2")
+        .hardware_of("gn4", "h100-sxm:driver-other");
+    faults.test(|cluster| {
+        for node in ["gn1", "gn2", "gn3", "gn4"] {
+            limit(cluster, node, if node == "gn2" { "150mbit" } else { "800mbit" })?;
+        }
+        cluster.write(CONTROLLER, "/root/plan.toml", PLAN)?;
+        let kills = kill_it(cluster)?;
+        ensure!(kills == KILLS, "the run ended after {kills} kills");
+        let done = driver(cluster)?.wait(8 * MINUTE)?;
+        ensure!(done.code == 0, "{done}");
+        assert!(done.stderr.contains("units done"), "{done}");
+
+        let (code, text) = report(cluster, "json")?;
+        let found: Value = serde_json::from_str(&text)?;
+        assert_eq!(code, 1, "{text}");
+        nothing_is_lost_or_hidden(cluster, &found)?;
+        assert_eq!(found["exceptions"].to_string().matches("the run was continued").count(), KILLS, "{text}");
+        assert_eq!(outcome(&found, "inventory.gpu-driver"), Some("fail"), "{text}");
+        assert_eq!(outcome(&found, "inventory.kernel"), Some("pass"), "{text}");
+        assert_eq!(outcome(&found, "node.gn3"), Some("fail"), "{text}");
+        assert_eq!(outcome(&found, "pairs.tcp.gn2.rail-0"), Some("fail"), "{text}");
+        assert_eq!(outcome(&found, "figure.storage.all.write_gb_s"), Some("pass"), "{text}");
+        // There is no GPU that could compute.
+        assert_eq!(outcome(&found, "node.gpu-values"), Some("unknown"), "{text}");
+        let accused = found["items"].as_array().context("items")?.iter();
+        let rails: Vec<_> = accused.filter(|item| item["id"].to_string().contains(".rail-")).collect();
+        assert_eq!(rails.len(), 1, "{rails:?}");
+
+        let waived = cluster.root().run(&[
+            "railgate",
+            "accept",
+            "waive",
+            DIR,
+            "node.gn3",
+            "--by",
+            "A. <b>Smith",
+            "--why",
+            "card is ordered",
+        ])?;
+        assert_eq!(waived.code, 0, "{waived}");
+        let (_, page) = report(cluster, "html")?;
+        assert!(page.contains("Waived by A. &lt;b&gt;Smith") && page.contains("card is ordered"), "{page}");
+        assert!(page.contains("gpu-ecc@2") && page.contains("SHA-256 of the raw results"), "{page}");
+        if let Some(place) = std::env::var_os("RAILGATE_ACCEPT_PAGE") {
+            std::fs::write(place, &page)?;
+        }
+
+        // A result that is changed afterwards is not used, and that is a failure.
+        let file = journal(cluster).iter().find_map(|line| {
+            let file = line["event"].get("result")?["file"].as_str()?;
+            file.starts_with("node.gn1").then(|| format!("{DIR}/results/{file}"))
+        });
+        let file = file.context("no result of gn1")?;
+        let content = cluster.output(&file).context("result")?;
+        cluster.write(CONTROLLER, &file, &content.replacen("\"outputs\"", " \"outputs\"", 1))?;
+        let (_, text) = report(cluster, "json")?;
+        assert_eq!(outcome(&serde_json::from_str(&text)?, "run.results"), Some("fail"), "{text}");
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn an_acceptance_survives_its_controller_and_a_node() -> Result<()> {
+    Builder::new(2).slurm_conf("SlurmdTimeout", "10").test(|cluster| {
+        // slurmctld may end between the allocation and the start of a job: Slurm finds that at the job's time limit.
+        let plan = "title = 'Two nodes'\nnodes = 'gn[1-2]'\nwait_s = 60\n[inventory]\nlimit_min = 1\nrepetitions = 4\n";
+        cluster.write(CONTROLLER, "/root/plan.toml", plan)?;
+        let mut process = driver(cluster)?;
+        poll::until(MINUTE, "a result", || {
+            Ok(journal(cluster).iter().any(|line| line["event"].get("result").is_some()).then_some(()))
+        })?;
+        cluster.stop_slurmctld()?;
+        poll::until(2 * MINUTE, "a message", || {
+            Ok(process.output()?.contains("trying again").then_some(()))
+        })?;
+        cluster.kill_node("gn2")?;
+        cluster.start_slurmctld()?;
+        poll::until(2 * MINUTE, "gn2 to be down", || {
+            Ok(cluster.node("gn2")?.state().contains("DOWN").then_some(()))
+        })?;
+        cluster.boot_node("gn2")?;
+        cluster.root().run(&["scontrol", "update", "nodename=gn2", "state=resume"])?;
+        assert!(process.running()? || process.output()?.contains("8 of 8 units"), "{}", process.output()?);
+        let done = process.wait(8 * MINUTE)?;
+        ensure!(done.code == 0, "{done}");
+        assert!(done.stderr.contains("slurmctld answers again"), "{done}");
+        let (_, text) = report(cluster, "json")?;
+        nothing_is_lost_or_hidden(cluster, &serde_json::from_str(&text)?)?;
+
+        // SIGINT ends it cleanly, and what it prints continues it; another plan is refused.
+        let other = cluster.root().run(&["railgate", "accept", "/root/other.toml", "--dir", DIR])?;
+        assert_eq!(other.code, 2, "{other}");
+        cluster.write(CONTROLLER, "/root/other.toml", &plan.replace('4', "5"))?;
+        let other = cluster.root().run(&["railgate", "accept", "/root/other.toml", "--dir", DIR])?;
+        assert!(other.code == 2 && other.stderr.contains("use another --dir"), "{other}");
+        Ok(())
+    })
+}
