@@ -149,6 +149,10 @@ fn a_plan_becomes_a_report_although_the_driver_is_killed() -> Result<()> {
         cluster.write(CONTROLLER, "/root/plan.toml", PLAN)?;
         let kills = kill_it(cluster)?;
         ensure!(kills == KILLS, "the run ended after {kills} kills");
+        // As if the last kill had hit a write.
+        let place = format!("{DIR}/journal.jsonl");
+        let whole = cluster.output(&place).context("journal")?;
+        cluster.write(CONTROLLER, &place, &format!("{whole}{{\"at\":17"))?;
         let done = driver(cluster)?.wait(8 * MINUTE)?;
         ensure!(done.code == 0, "{done}");
         assert!(done.stderr.contains("units done"), "{done}");
@@ -168,6 +172,13 @@ fn a_plan_becomes_a_report_although_the_driver_is_killed() -> Result<()> {
         let accused = found["items"].as_array().context("items")?.iter();
         let rails: Vec<_> = accused.filter(|item| item["id"].to_string().contains(".rail-")).collect();
         assert_eq!(rails.len(), 1, "{rails:?}");
+
+        assert!(found["exceptions"].to_string().contains("was not finished: 8 bytes removed"), "{text}");
+
+        // A job that comes late finds that the journal does not expect it.
+        let late = ["railgate", "accept", "--dir", DIR, "--unit", "node.gn1.r1", "--attempt", "1"];
+        let late = cluster.root().run(&late)?;
+        assert!(late.code == 0 && late.stdout.contains("not expected any more"), "{late}");
 
         let waived = cluster.root().run(&[
             "railgate",
