@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Cancel the jobs of this acceptance and end
     #[arg(long)]
     cancel: bool,
+    /// Inject the faults of the plan: only inside a MAINT reservation
+    #[arg(long)]
+    inject_faults: bool,
     /// In a job: the unit
     #[arg(long, hide = true, requires_all = ["dir", "attempt"])]
     unit: Option<String>,
@@ -78,5 +81,5 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         return job::run(dir, unit, attempt);
     }
     let plan = args.plan.as_deref().context("the plan is missing: docs/accept.md has an example")?;
-    driver::run(site, plan, dir, args.cancel)
+    driver::run(site, plan, dir, args.cancel, args.inject_faults)
 }

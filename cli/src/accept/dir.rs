@@ -74,6 +74,8 @@ impl Dir {
 
     /// Keeps a copy of the plan for the jobs. A run has one plan: a changed one is refused.
     pub(crate) fn keep_plan(&self, from: &Path) -> anyhow::Result<()> {
+        // Its programs run as the caller, who may be root.
+        let from = &trusted(from).map_err(|why| anyhow!("the plan: {why}"))?;
         let text = read::whole_bytes(from, MOST_PLAN)?;
         parse(from, &text)?;
         let place = self.plan();

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use railgate_accept::{Entry, Event, State, Unit, UnitState, digest};
+use anyhow::{Context as _, bail, ensure};
+use railgate_accept::{Entry, Event, Plan, State, Unit, UnitState, digest};
 use railgate_slurm::{Batch, BatchJob, Client, NodeStanding, SlurmError};
 
 use super::dir::{Dir, Run, Writer};
@@ -42,11 +42,22 @@ struct Driver<'a> {
     silent: bool,
 }
 
-pub(crate) fn run(site: &Site, plan: &Path, dir: &Path, cancel: bool) -> anyhow::Result<u8> {
+pub(crate) fn run(
+    site: &Site,
+    plan: &Path,
+    dir: &Path,
+    cancel: bool,
+    inject_faults: bool,
+) -> anyhow::Result<u8> {
     let dir = Dir::make(dir)?;
     let mut writer = dir.write()?;
     dir.keep_plan(plan)?;
     let mut run = dir.run()?;
+    let config = site.config()?;
+    let client = Client::new(&config.slurm, &std::env::vars_os().collect());
+    if !cancel {
+        may_inject(&run.plan, inject_faults, &client)?;
+    }
     let torn = run.journal.torn;
     if torn > 0 {
         writer.cut(run.journal.length)?;
@@ -65,8 +76,6 @@ pub(crate) fn run(site: &Site, plan: &Path, dir: &Path, cancel: bool) -> anyhow:
         step(&mut run.state, &writer.append(event)?)?;
     }
     let signals = Signals::catch()?;
-    let config = site.config()?;
-    let client = Client::new(&config.slurm, &std::env::vars_os().collect());
     let units = run.plan.units();
     let mut driver = Driver {
         dir: &dir,
@@ -81,6 +90,25 @@ pub(crate) fn run(site: &Site, plan: &Path, dir: &Path, cancel: bool) -> anyhow:
         silent: false,
     };
     if cancel { driver.cancel() } else { driver.work(&signals, plan) }
+}
+
+/// Faults are injected only if the caller asks for it, and only into nodes that run no other jobs.
+fn may_inject(plan: &Plan, asked: bool, client: &Client) -> anyhow::Result<()> {
+    if plan.faults() == 0 {
+        return Ok(());
+    }
+    ensure!(asked, "the plan injects faults: add --inject-faults");
+    let reservation = plan.sbatch.iter().find_map(|option| option.strip_prefix("--reservation="));
+    let reservation = reservation.context(
+        "faults are injected only inside a MAINT reservation: add '--reservation=NAME' to sbatch in the plan",
+    )?;
+    let is_maintenance =
+        client.is_maintenance(reservation).with_context(|| format!("reservation {reservation}"))?;
+    ensure!(
+        is_maintenance,
+        "faults are injected only inside a MAINT reservation, and {reservation} is not one"
+    );
+    Ok(())
 }
 
 fn step(state: &mut State, entry: &Entry) -> anyhow::Result<()> {

@@ -98,6 +98,54 @@ pub(crate) struct Simple {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(crate) struct Soak {
+    #[serde(default = "once")]
+    pub(crate) repetitions: Within<1, 10_000>,
+    pub(crate) limit_min: Option<Within<1, 10_080>>,
+    #[serde(default)]
+    pub(crate) fault: Vec<Spanned<Fault>>,
+}
+
+/// A fault that is injected into a node before one of its rounds, and undone before the tests of that round.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fault {
+    pub(crate) node: String,
+    pub(crate) repetition: Within<1, 10_000>,
+    /// A program with its arguments.
+    pub(crate) inject: Vec<String>,
+    pub(crate) undo: Vec<String>,
+    /// The check that must find it.
+    pub(crate) check: String,
+}
+
+impl Soak {
+    pub(crate) fn simple(&self) -> Simple {
+        Simple { repetitions: self.repetitions, limit_min: self.limit_min }
+    }
+
+    /// All faults, with their numbers from 1.
+    pub(crate) fn faults(&self) -> impl Iterator<Item = (usize, &Fault)> {
+        self.fault.iter().enumerate().map(|(place, fault)| (place + 1, fault.get_ref()))
+    }
+
+    /// Returns what is wrong with a fault.
+    fn problem(&self, fault: &Fault, nodes: &[String]) -> Option<String> {
+        let is_program = |words: &[String]| words.first().is_some_and(|program| program.starts_with('/'));
+        if !nodes.contains(&fault.node) {
+            Some(format!("soak.fault.node: {} is not in nodes", fault.node))
+        } else if fault.repetition.0 > self.repetitions.0 {
+            Some(format!("soak.fault.repetition: {} is above soak.repetitions", fault.repetition.0))
+        } else if !is_program(&fault.inject) || !is_program(&fault.undo) {
+            Some("soak.fault: inject and undo begin with the absolute path of a program".to_owned())
+        } else {
+            None
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Pairs {
     #[serde(default = "once")]
     pub(crate) repetitions: Within<1, 10_000>,
@@ -196,7 +244,7 @@ struct Raw {
     pairs: Option<Pairs>,
     storage: Option<Spanned<Storage>>,
     collectives: Option<Collectives>,
-    soak: Option<Simple>,
+    soak: Option<Soak>,
 }
 
 /// A named group of nodes.
@@ -233,7 +281,7 @@ pub struct Plan {
     pub(crate) pairs: Option<Pairs>,
     pub(crate) storage: Option<Storage>,
     pub(crate) collectives: Option<Collectives>,
-    pub(crate) soak: Option<Simple>,
+    pub(crate) soak: Option<Soak>,
 }
 
 /// Finds the line of a position.
@@ -324,6 +372,13 @@ impl Plan {
         {
             return Err(lines.bad(storage.span(), "storage.dirs: no directory"));
         }
+        for (soak, fault) in
+            raw.soak.iter().flat_map(|soak| soak.fault.iter().map(move |fault| (soak, fault)))
+        {
+            if let Some(why) = soak.problem(fault.get_ref(), &nodes) {
+                return Err(lines.bad(fault.span(), why));
+            }
+        }
         let plan = Plan {
             title: raw.title,
             nodes,
@@ -351,6 +406,11 @@ impl Plan {
     /// Returns the units of work, in the order in which they are submitted.
     pub fn units(&self) -> Vec<Unit> {
         STAGES.iter().flat_map(|stage| (stage.units)(self)).collect()
+    }
+
+    /// Returns how many faults the plan injects.
+    pub fn faults(&self) -> usize {
+        self.soak.as_ref().map_or(0, |soak| soak.fault.len())
     }
 
     /// Returns the machine type of a node.

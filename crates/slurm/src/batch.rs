@@ -173,6 +173,15 @@ impl Client {
         Ok(text.lines().filter_map(standing).collect())
     }
 
+    /// Returns whether a reservation is for maintenance (`Flags=MAINT`).
+    ///
+    /// # Errors
+    /// [`SlurmError`]; `Refused` for a reservation that Slurm does not know.
+    pub fn is_maintenance(&self, reservation: &str) -> Result<bool, SlurmError> {
+        let text = self.run("scontrol", &["--oneliner", "show", "reservation", reservation])?;
+        Ok(has_maint(&text))
+    }
+
     /// Cancels the jobs with this name.
     ///
     /// # Errors
@@ -194,6 +203,12 @@ fn jobs(text: &str) -> Vec<BatchJob> {
         })
     };
     text.lines().filter_map(job).collect()
+}
+
+/// Flags of `scontrol show reservation`: `Flags=MAINT,SPEC_NODES`.
+fn has_maint(text: &str) -> bool {
+    let flags = text.split_whitespace().find_map(|word| word.strip_prefix("Flags="));
+    flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "MAINT"))
 }
 
 fn standing(line: &str) -> Option<NodeStanding> {
@@ -230,6 +245,10 @@ mod tests {
         for state in ["down", "down*", "idle*", "drained", "draining", "fail", "reboot^", "unknown"] {
             assert!(!node(state).is_available(), "{state}");
         }
+        assert!(has_maint("ReservationName=m StartTime=x Flags=IGNORE_JOBS,MAINT TRES=cpu=2"));
+        assert!(
+            !has_maint("ReservationName=MAINT StartTime=x Flags= TRES=cpu=2") && !has_maint("Flags=NO_MAINT")
+        );
         let held = standing("gn1|drained|railgate: a|b").unwrap();
         assert_eq!(held.words(), "drained (railgate: a|b)");
         assert_eq!(node("idle").words(), "idle");

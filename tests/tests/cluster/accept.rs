@@ -251,3 +251,43 @@ fn an_acceptance_survives_its_controller_and_a_node() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn faults_are_injected_only_inside_a_maintenance_reservation() -> Result<()> {
+    let planted = "#!/bin/sh\n[ -e /run/planted ] || exit 0\necho planted\nexit 1\n";
+    Builder::new(1).file("/etc/railgate/checks.d/planted", planted).test(|cluster| {
+        let plan = "title = 'One node'\nnodes = 'gn1'\n[soak]\n[[soak.fault]]\nnode = 'gn1'\nrepetition = 1\n\
+                    inject = ['/usr/bin/touch', '/run/planted']\nundo = ['/bin/rm', '/run/planted']\ncheck = 'site-planted'\n";
+        let refused = |plan: &str, words: &[&str], why: &str| -> Result<()> {
+            cluster.write(CONTROLLER, "/root/refused.toml", plan)?;
+            let all = [&["railgate", "accept", "/root/refused.toml", "--dir", "/shared/refused"], words].concat();
+            let output = cluster.root().run(&all)?;
+            ensure!(output.code == 2 && output.stderr.contains(why), "{output}");
+            cluster.root().run(&["rm", "-r", "/shared/refused"])?.ok()?;
+            Ok(())
+        };
+        refused(plan, &[], "the plan injects faults: add --inject-faults")?;
+        refused(plan, &["--inject-faults"], "add '--reservation=NAME'")?;
+        let plan = &format!("sbatch = ['--reservation=m']\n{plan}");
+        refused(plan, &["--inject-faults"], "reservation m")?;
+        let create = |flags: &str| {
+            let words = ["scontrol", "create", "reservation", "ReservationName=m", "StartTime=now", "Duration=60"];
+            cluster.root().run(&[&words[..], &["Users=root", "Nodes=gn1", flags]].concat())?.ok()
+        };
+        create("Flags=IGNORE_JOBS")?;
+        refused(plan, &["--inject-faults"], "and m is not one")?;
+        cluster.root().run(&["scontrol", "delete", "ReservationName=m"])?.ok()?;
+        create("Flags=MAINT,IGNORE_JOBS")?;
+        cluster.write(CONTROLLER, "/root/plan.toml", plan)?;
+        let words = ["railgate", "accept", "/root/plan.toml", "--dir", DIR, "--inject-faults"];
+        let done = cluster.root().deadline(4 * MINUTE).run(&words)?;
+        ensure!(done.code == 0, "{done}");
+        let (_, text) = report(cluster, "json")?;
+        let found: Value = serde_json::from_str(&text)?;
+        assert_eq!(outcome(&found, "soak.fault.1"), Some("pass"), "{text}");
+        assert!(text.contains("warn site-planted: planted") && !text.contains("was not undone"), "{text}");
+        assert!(cluster.read("gn1", "/run/planted").is_err());
+        Ok(())
+    })
+}

@@ -48,6 +48,21 @@ fn an_error_has_its_line_and_its_key() {
         ),
         ("title = 't'\nnodes = 'n[1-9]'\n[pairs]\nexpected_gbps = 0.0\n", 4, "0 is not above 0"),
         ("title = 't'\nnodes = 'n[1-4000]'\n[node]\nrepetitions = 6\n", 1, "24000 jobs; at most 20000"),
+        (
+            "title = 't'\nnodes = 'n1'\n[soak]\n[[soak.fault]]\nnode = 'n2'\nrepetition = 1\ninject = ['/a']\nundo = ['/b']\ncheck = 'c'\n",
+            4,
+            "n2 is not in nodes",
+        ),
+        (
+            "title = 't'\nnodes = 'n1'\n[soak]\n[[soak.fault]]\nnode = 'n1'\nrepetition = 2\ninject = ['/a']\nundo = ['/b']\ncheck = 'c'\n",
+            4,
+            "2 is above soak.repetitions",
+        ),
+        (
+            "title = 't'\nnodes = 'n1'\n[soak]\n[[soak.fault]]\nnode = 'n1'\nrepetition = 1\ninject = ['a']\nundo = ['/b']\ncheck = 'c'\n",
+            4,
+            "absolute path of a program",
+        ),
         ("title = \n", 1, ""),
     ] {
         let (at, why) = bad(text);

@@ -224,3 +224,39 @@ fn storage_is_summed_over_nodes_that_write_at_once() {
     assert_eq!((median("storage.all.metadata_ops_s"), median("storage.all.read_gb_s")), (Some(600.0), None));
     assert_eq!(word(&report, "storage.tested"), Some("pass"));
 }
+
+/// The first fault is found, the second is not, the third could not be injected, and the fourth was not undone.
+#[test]
+fn faults_that_are_injected_must_be_found() {
+    let fault = |node: u32| {
+        format!(
+            "[[soak.fault]]\nnode = 'n{node}'\nrepetition = 1\ninject = ['/a', 'b']\nundo = ['/c']\ncheck = 'ib-port'\n"
+        )
+    };
+    let text = ["[soak]\n".to_owned(), fault(1), fault(2), fault(3), fault(4)].concat();
+    let plan = plan(&text);
+    let unit = plan.units().remove(0);
+    let commands = (crate::STAGES[5].commands)(&plan, &unit, &unit.nodes);
+    let ids: Vec<&str> = commands.iter().map(|command| command.id.as_str()).collect();
+    assert_eq!(ids, ["fault.1.inject", "fault.1.check", "fault.1.undo", "check", "gpus"]);
+    let outputs = |unit: &Unit| {
+        let number: u32 = unit.nodes[0][1..].parse().unwrap();
+        let run = |step: &str, exit: u32| json!({ "command": format!("fault.{number}.{step}"), "line": "", "exit": exit, "stdout": "", "stderr": "no such device" });
+        let finding = json!([{ "check": if number == 2 { "other" } else { "ib-port" }, "severity": "fail", "class": "fabric", "what": "down", "fix": "" }]);
+        let mut checked = check(&finding);
+        checked["command"] = json!(format!("fault.{number}.check"));
+        json!([
+            run("inject", u32::from(number == 3)),
+            checked,
+            run("undo", u32::from(number == 4)),
+            check(&json!([])),
+            gpu(1.0)
+        ])
+    };
+    let report = played(plan, &outputs).report();
+    let words = [1, 2, 3, 4].map(|number| word(&report, &format!("soak.fault.{number}")).unwrap());
+    assert_eq!(words, ["pass", "fail", "unknown", "pass"]);
+    assert_eq!(report.exceptions, ["fault 4 of n4 was not undone: no such device"]);
+    let map = report.heat_maps.iter().find(|map| map.title.starts_with("Highest temperature")).unwrap();
+    assert_eq!((map.columns.join(" "), map.rows[3].values[0]), ("r1".to_owned(), Some(60.0)));
+}
