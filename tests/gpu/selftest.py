@@ -103,7 +103,7 @@ def rates():
     theirs = json.loads(ran.stdout.splitlines()[-1])
     first, second = cards[0], cards[1] if len(cards) > 1 else None
     for name, test, of, to in [
-        ("copy", "memory-bandwidth", "copy_gb_s", None), ("fill", "memory-pattern", "write_gb_s", None),
+        ("copy", "memory-bandwidth", "copy_gb_s", None), ("fill", "memory-bandwidth", "fill_gb_s", None),
         ("to device", "host-copy-alone", "host_to_device_gb_s", None), ("to host", "host-copy-alone", "device_to_host_gb_s", None),
         ("peer", "peer-copy", "peer_gb_s", second),
     ]:

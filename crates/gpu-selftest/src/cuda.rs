@@ -289,6 +289,14 @@ impl Stream<'_> {
         unsafe { result::stream::synchronize(self.stream) }.map_err(said("cuStreamSynchronize"))
     }
 
+    /// Starts to fill a buffer with one word. The caller waits before it drops the buffer; dropping the stream waits too.
+    pub(crate) fn fill(&self, what: &Buffer<'_>, word: u32) -> Result<(), String> {
+        // SAFETY: whole words of the buffer are written, which is freed only after the work that uses it.
+        unsafe { sys::cuMemsetD32Async(what.at, word, what.bytes / 4, self.stream) }
+            .result()
+            .map_err(said("cuMemsetD32Async"))
+    }
+
     /// Starts a copy of `bytes`. The caller waits before it drops what is copied; dropping the stream waits too.
     pub(crate) fn copy(&self, what: Transfer<'_>, bytes: usize) -> Result<(), String> {
         let fits = |one: usize, other: usize| {

@@ -22,7 +22,7 @@ pub(crate) fn is_free(context: &Context) -> Result<(), String> {
 }
 
 /// GB/s of copies inside the memory, read and written bytes together: by the driver, as frameworks copy, and by a kernel of 16 bytes for
-/// each thread. What the driver copied is compared.
+/// each thread. What the driver copied is compared. Also GB/s of a fill by the driver.
 pub(crate) fn bandwidth(context: &Context, kernels: &Kernels<'_>, times: u32) -> Result<Outcome, String> {
     let bytes = COPIED.min(context.free_bytes()? / 3) & !0xFFFF;
     let (from, to) = (context.buffer(bytes)?, context.buffer(bytes)?);
@@ -40,10 +40,12 @@ pub(crate) fn bandwidth(context: &Context, kernels: &Kernels<'_>, times: u32) ->
     let findings = Findings::new(context)?;
     kernels.check_pattern(&stream, &to, SEED, false, &findings)?;
     stream.wait()?;
-    let rate = |seconds: f64| 2.0 * gigabytes(bytes) / seconds;
-    Ok(Outcome { values: findings.of_bytes(bytes)?, ..Outcome::default() }
-        .with("copy_gb_s", rate(by_driver))
-        .with("kernel_copy_gb_s", rate(by_kernel)))
+    let values = findings.of_bytes(bytes)?;
+    let fill = stream.fastest(times, || stream.fill(&to, SEED))?;
+    Ok(Outcome { values, ..Outcome::default() }
+        .with("copy_gb_s", 2.0 * gigabytes(bytes) / by_driver)
+        .with("kernel_copy_gb_s", 2.0 * gigabytes(bytes) / by_kernel)
+        .with("fill_gb_s", gigabytes(bytes) / fill))
 }
 
 /// Fills almost all free memory with a pattern and its inverse, and reads it back.

@@ -31,7 +31,7 @@ fn cards_that_are_well_have_one_digest_of_each_type() {
     for gpu in &machine.addresses {
         for (test, figures) in [
             ("clock", &["sm_clock_mhz", "slowest_sm_clock_mhz", "nvml_sm_clock_mhz", "power_w"][..]),
-            ("memory-bandwidth", &["copy_gb_s", "kernel_copy_gb_s"]),
+            ("memory-bandwidth", &["copy_gb_s", "kernel_copy_gb_s", "fill_gb_s"]),
             ("memory-pattern", &["filled_gb", "read_gb_s", "write_gb_s"]),
             ("host-copy", &["host_to_device_gb_s", "device_to_host_gb_s"]),
             ("host-copy-alone", &["host_to_device_gb_s", "device_to_host_gb_s"]),

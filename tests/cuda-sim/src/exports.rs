@@ -108,6 +108,12 @@ symbols! {
         state::bytes(address(at), count)?.fill(value);
         Ok(())
     }
+    cuMemsetD32Async(at: u64, value: c_uint, count: usize, _stream: *mut c_void) {
+        for word in state::bytes(address(at), count * 4)?.chunks_exact_mut(4) {
+            word.copy_from_slice(&value.to_ne_bytes());
+        }
+        Ok(())
+    }
     cuMemcpyHtoD_v2(to: u64, from: *const c_void, count: usize) {
         state::bytes(address(to), count)?.copy_from_slice(std::slice::from_raw_parts(from.cast(), count));
         Ok(())
