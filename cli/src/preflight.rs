@@ -3,6 +3,7 @@
 //! The first node starts one task on each node with srun for each part of the test, and reads the lines of JSON that they print. All of it
 //! runs as the job's user: what it finds is about this job, and drains no node.
 
+mod before_script;
 mod lines;
 pub(crate) mod node;
 mod results;
@@ -12,7 +13,7 @@ pub(crate) mod steps;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use railgate_preflight::{Place, Plan, Round, Settings};
+use railgate_preflight::{Plan, Round, Settings};
 use railgate_slurm::hostlist;
 
 use crate::output::{Format, complain};
@@ -24,7 +25,7 @@ use steps::Steps;
 /// Most nodes: the pairs of a round are one variable of the tasks' environment, which the kernel limits to 128 KiB.
 const MOST_NODES: usize = 4096;
 /// Time for a step to start and end on all nodes, in addition to its work.
-const START: Duration = Duration::from_secs(30);
+pub(crate) const START: Duration = Duration::from_secs(30);
 /// A pair waits this long for its other end, and then tests for at most 20 s.
 const PAIR: Duration = Duration::from_secs(50);
 
@@ -58,6 +59,9 @@ pub(crate) struct Args {
     /// Do on this node what the environment orders
     #[arg(long, hide = true)]
     on_node: bool,
+    /// Run by the SPANK plugin in the place of the batch script: exit code 1 only if a node is named, so that the script must not start
+    #[arg(long, hide = true)]
+    before_script: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -89,6 +93,27 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.on_node {
         return node::run(site);
     }
+    if args.before_script {
+        return before_script::run(args);
+    }
+    let (results, _) = tested(args)?;
+    print(args, &results)?;
+    Ok(match (results.names_something(), results.is_incomplete()) {
+        (true, _) => exit::UNFIT,
+        (false, true) => exit::UNKNOWN,
+        (false, false) => exit::OK,
+    })
+}
+
+fn print(args: &Args, results: &Results) -> anyhow::Result<()> {
+    match args.format {
+        Format::Table => output::text(&screen::text(results)),
+        Format::Json => output::json(results),
+    }
+}
+
+/// Runs all tests.
+fn tested(args: &Args) -> anyhow::Result<(Results, Steps)> {
     let job = variable("SLURM_JOB_ID")?;
     let nodes = hostlist::expand(&variable("SLURM_JOB_NODELIST")?).context("SLURM_JOB_NODELIST")?;
     ensure!(
@@ -106,15 +131,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if results.nodes.len() > 1 {
         rails(args, &steps, &mut results)?;
     }
-    match args.format {
-        Format::Table => output::text(&screen::text(&results))?,
-        Format::Json => output::json(&results)?,
-    }
-    Ok(match (results.names_something(), results.is_incomplete()) {
-        (true, _) => exit::UNFIT,
-        (false, true) => exit::UNKNOWN,
-        (false, false) => exit::OK,
-    })
+    Ok((results, steps))
 }
 
 /// Lets the nodes test each other, round by round.
@@ -136,7 +153,7 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results) -> anyhow::Result<()
         Net::Rdma => devices.as_ref().map_or(0, Vec::len),
         Net::Tcp => 1,
     };
-    let places = results.devices.iter().map(|devices| Place::unknown(rails(devices))).collect();
+    let places = results.places(rails);
     // The latency of TCP depends on what else the processors do.
     let max_latency_times = match net {
         Net::Rdma => Settings::default().max_latency_times,

@@ -15,16 +15,17 @@ mod whole_node;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use railgate_model::{Allocation, Job, KernelMark, Phase, Snapshot};
+use railgate_model::{Allocation, Class, Finding, Job, KernelMark, Phase, Severity, Snapshot};
 use railgate_node_report::comm::refer;
 use railgate_node_report::{
-    Exit, GateRun, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
+    EvidenceItem, Exit, GateRun, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
 };
 use railgate_rundir::Run;
 use railgate_runner::{
-    Hook, Purpose, application, check_node, communication, drain, forget_job, guarded, now, record,
+    Hook, Purpose, application, ask_full_check, check_node, communication, drain, forget_job, guarded, now,
+    preflight_mark, record,
 };
-use railgate_slurm::ExitCodes;
+use railgate_slurm::{ExitCodes, GateLevel};
 use railgate_store::{bring_stacks, store};
 
 fn main() -> ExitCode {
@@ -66,6 +67,12 @@ fn run(hook: &Hook) {
     report.exit = exit(hook, &mut report);
     if !report.refused() {
         judge(hook, before.as_ref(), &mut report);
+    }
+    if let Some(before) = &before
+        && before.run.gate == GateLevel::Preflight.as_str()
+        && !report.refused()
+    {
+        preflight(hook, &mut report);
     }
     if before.is_some() {
         report.steps = tasks::steps(hook);
@@ -168,6 +175,25 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
         report.acts.push(record(&outcome, Phase::Epilog));
     }
     report.epilog = Some(GateRun::new(&seen.snapshot, seen.verdict, seen.took_ms));
+}
+
+/// Adds what the job's own preflight accuses this node of. Only the job's tasks have tested it, so it can move this job, and it is
+/// not judged: it asks for a full check by root.
+fn preflight(hook: &Hook, report: &mut NodeReport) {
+    let job = &hook.job;
+    let Some(what) = preflight_mark(&hook.places.run, job.id, job.uid) else { return };
+    tracing::info!(job = job.id, "the job's preflight names this node: {what}");
+    let finding = Finding {
+        check: "preflight".to_owned(),
+        part: String::new(),
+        severity: Severity::Fail,
+        class: Class::Node,
+        what,
+        fix: "railgate check --full".to_owned(),
+        evidence: Vec::new(),
+    };
+    report.evidence.push(EvidenceItem { finding, time: None, device: String::new(), own: Some(true) });
+    ask_full_check(&hook.places);
 }
 
 fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use railgate_model::{Allocation, Phase};
 use railgate_node_report::{GateRun, NodeReport, Options};
-use railgate_runner::{Hook, Purpose, check_node, drain, guarded, now, record, start_sampler};
+use railgate_runner::{
+    Hook, Purpose, check_node, drain, guarded, now, record, start_sampler, take_full_check,
+};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_store::store_start;
 
@@ -49,16 +51,16 @@ fn run(hook: &Hook) -> ExitCode {
         hang: hook.granted.hang.map(|choice| choice.to_string()),
     };
     say_that_it_begins(hook, &report);
+    let judged = hook.granted.gate != GateLevel::Off;
     let purpose = Purpose {
         job: Some(job),
         everything: job.allocation != Allocation::NoGpus,
-        full: hook.granted.gate == GateLevel::Full,
+        full: judged && (hook.granted.gate == GateLevel::Full || take_full_check(&hook.places)),
         ..Purpose::whole_node(Phase::Prolog)
     };
     let check_run = check_node(&hook.config, &hook.places, &hook.node, &purpose);
     report.boot_id.clone_from(&check_run.snapshot.boot_id);
     report.faults.extend(check_run.profile_problem.as_ref().map(ToString::to_string));
-    let judged = hook.granted.gate != GateLevel::Off;
     if judged {
         report.prolog = Some(GateRun::new(&check_run.snapshot, check_run.verdict.clone(), check_run.took_ms));
         check_run.log(Some(job));

@@ -3,8 +3,9 @@ use std::time::{Duration, Instant};
 use railgate_model::{Action, Allocation, JobGpus, SampledGpus, UnixMillis};
 use railgate_node_report::NodeReport;
 use railgate_rails::{JobShape, environment, net, rail_map, topology, topology_wanted};
-use railgate_rundir::{Run, RunDir, TaskEnv, mount_user};
+use railgate_rundir::{CONTROL_GATE, Run, RunDir, TaskEnv, TaskSetting, mount_user};
 use railgate_runner::{CheckRun, Hook, SAMPLER_GPUS, kernel_mark};
+use railgate_slurm::GateLevel;
 use railgate_slurm::hostlist::expand;
 use railgate_store::{Asked, NodeWord, Words, load_nodelist, load_words};
 
@@ -102,7 +103,15 @@ fn task_env(
     report: &mut NodeReport,
 ) -> TaskEnv {
     let mut tasks = TaskEnv { notices: notices(hook, check_run), ..TaskEnv::default() };
+    // The plugin runs the preflight only for this setting of root, whatever the job's own environment has.
+    let preflight = (hook.granted.gate == GateLevel::Preflight).then(|| TaskSetting {
+        name: CONTROL_GATE.to_owned(),
+        value: GateLevel::Preflight.to_string(),
+        force: true,
+        ..TaskSetting::default()
+    });
     if hook.job.allocation == Allocation::NoGpus {
+        tasks.settings.extend(preflight);
         return tasks;
     }
     let map = rail_map(&check_run.snapshot, Some(&check_run.profile));
@@ -135,6 +144,7 @@ fn task_env(
     }
     tasks.net = Some(net(&hook.config.rails, &map, &check_run.snapshot));
     tasks.settings = handed_over::for_tasks(&settings);
+    tasks.settings.extend(preflight);
     report.rail_map = Some(map);
     report.settings = settings;
     tasks

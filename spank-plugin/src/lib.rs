@@ -14,6 +14,7 @@
 #![allow(unsafe_code, reason = "Slurm's plugin interface is C")]
 
 mod arguments;
+mod before_script;
 mod guard;
 mod log;
 mod options;

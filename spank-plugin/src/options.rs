@@ -38,7 +38,7 @@ const OPTIONS: [Described; 5] = [
     },
     Described {
         name: c"railgate-gate",
-        takes: c"off|quick|full",
+        takes: c"off|quick|full|preflight",
         usage: c"[railgate] how thoroughly nodes are checked before the job starts, within the site's policy",
         control: CONTROL_GATE,
         check: checked::<GateChoice>,

@@ -14,6 +14,7 @@ use railgate_rundir::{Change, NcclConf, NoteDir, TaskEnv, Used, Winner, merge};
 use slurm_spank::{LogLevel, SpankError, SpankHandle};
 
 use crate::arguments::Arguments;
+use crate::before_script;
 use crate::log::{log, tell};
 
 /// Most steps that write a file about the settings they used: the job's directory is small, and a job can have many
@@ -132,6 +133,9 @@ pub(crate) fn prepare(handle: &SpankHandle<'_>, arguments: &Arguments) {
             // A failure is ignored: the file is only for the report, and the job may have filled its directory.
             let _ = dir.write(&format!("env.{step_name}"), Used::to_text(&merged.used).as_bytes());
         }
+    }
+    if step == BATCH && before_script::is_asked(env) {
+        before_script::preflight(handle);
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum Order {
     Devices,
     /// Test the rails with the other node of the pair. Nodes that are in no pair do nothing.
     Pairs { net: Net, pairs: Vec<(String, String)>, port: u16 },
+    /// Nodes that are named, each with what was found: they keep it for their epilog.
+    Named { nodes: Vec<(String, String)> },
 }
 
 /// A line of a task.
@@ -28,7 +30,13 @@ pub(crate) enum Line {
     /// The result of one test of a GPU.
     Gpu { node: String, test: GpuSelfTested },
     /// The compute HCAs of a node, in the order of its rails.
-    Devices { node: String, devices: Vec<String> },
+    Devices {
+        node: String,
+        devices: Vec<String>,
+        /// Its leaf switch, as Slurm names it.
+        #[serde(default)]
+        leaf: Option<String>,
+    },
     /// What one end of a pair measured.
     Rail { node: String, rail: usize, outcome: Outcome },
     /// Why a node has no result.

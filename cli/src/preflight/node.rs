@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use railgate_model::{GpuSelfTested, ValueCheck, compute_ports};
 use railgate_pair::{Key, Limits, Meeting, Outcome, Role, tcp};
+use railgate_rundir::{NoteDir, PREFLIGHT_MARK};
 
 use super::lines::{Line, ORDER, Order};
 use super::results::Net;
@@ -30,6 +31,7 @@ pub(crate) fn run(site: &Site) -> anyhow::Result<u8> {
         Order::Gpus { length } => gpus(&node, &length),
         Order::Devices => devices(site, &node),
         Order::Pairs { net, pairs, port } => pair(site, &node, net, &pairs, port),
+        Order::Named { nodes } => keep_mark(site, &node, &nodes),
     };
     if let Err(why) = done {
         print(&Line::Problem { node, why: format!("{why:#}") })?;
@@ -66,7 +68,30 @@ fn gpus(node: &str, length: &str) -> anyhow::Result<()> {
 }
 
 fn devices(site: &Site, node: &str) -> anyhow::Result<()> {
-    print(&Line::Devices { node: node.to_owned(), devices: hcas(site)? })
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let leaf = leaf(&variable("SLURM_TOPOLOGY_ADDR"), &variable("SLURM_TOPOLOGY_ADDR_PATTERN"));
+    print(&Line::Devices { node: node.to_owned(), devices: hcas(site)?, leaf })
+}
+
+/// The switch above the node in Slurm's topology: `leaf-1` of `spine.leaf-1.gn1`, whose pattern is `switch.switch.node`.
+fn leaf(address: &str, pattern: &str) -> Option<String> {
+    let (above, node) = pattern.rsplit_once('.')?;
+    let of_a_switch = node == "node" && above.rsplit('.').next() == Some("switch");
+    // Names of nodes have no dot in Slurm.
+    let (above, _) = address.rsplit_once('.')?;
+    let name = above.rsplit('.').next()?;
+    (of_a_switch && !name.is_empty()).then(|| name.to_owned())
+}
+
+/// Leaves what was found of this node for the job's epilog.
+fn keep_mark(site: &Site, node: &str, nodes: &[(String, String)]) -> anyhow::Result<()> {
+    let Some((_, what)) = nodes.iter().find(|(name, _)| name == node) else { return Ok(()) };
+    let job = std::env::var("SLURM_JOB_ID").ok().and_then(|id| id.parse::<u32>().ok());
+    let job = job.context("SLURM_JOB_ID is not a number")?;
+    // As the plugin finds it: a user can pass through the directories but not list them.
+    let run = site.places.run.join(format!("jobs/{job}/current"));
+    let kept = NoteDir::find(&run).and_then(|dir| dir.write(PREFLIGHT_MARK, what.as_bytes()));
+    kept.with_context(|| format!("{}/user/{PREFLIGHT_MARK}", run.display()))
 }
 
 /// Compute HCAs in the order of the rails.
@@ -146,4 +171,22 @@ fn over_tcp(role: Role, peer: &str, port: u16, outcome: &mut Outcome) -> Result<
     };
     outcome.peer_device = Some(TCP.to_owned());
     tcp::test(&mut link, role, outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leaf_is_the_switch_above_the_node() {
+        let of = |address, pattern| leaf(address, pattern);
+        assert_eq!(of("spine.leaf-1.gn1", "switch.switch.node").as_deref(), Some("leaf-1"));
+        assert_eq!(of("leaf-1.gn1", "switch.node").as_deref(), Some("leaf-1"));
+        // Slurm without a tree of switches, with blocks, and without these variables.
+        for (address, pattern) in
+            [("gn1", "node"), ("b1.gn1", "block.node"), ("", ""), ("a.b", ""), (".gn1", "switch.node")]
+        {
+            assert_eq!(of(address, pattern), None, "{address} {pattern}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::{GpuSelfTested, ValueCheck};
 use railgate_pair::Outcome;
-use railgate_preflight::{Outcome as Judged, Pair, Report, Round, Tested, What};
+use railgate_preflight::{Outcome as Judged, Pair, Place, Report, Round, Tested, What};
 use serde::{Deserialize, Serialize};
 
 use super::lines::Line;
@@ -48,6 +48,8 @@ pub(crate) struct Results {
     pub(crate) net: Option<Net>,
     /// HCAs of each node in the order of its rails; `None`: not known.
     pub(crate) devices: Vec<Option<Vec<String>>>,
+    /// The leaf switch of each node in Slurm's topology; `None`: not known.
+    pub(crate) leafs: Vec<Option<String>>,
     pub(crate) rounds: Vec<Round>,
     pub(crate) report: Report,
     pub(crate) problems: Vec<Problem>,
@@ -61,6 +63,7 @@ impl Results {
         Results {
             job,
             devices: vec![None; nodes.len()],
+            leafs: vec![None; nodes.len()],
             nodes,
             gpus: Vec::new(),
             net: None,
@@ -78,10 +81,12 @@ impl Results {
             Line::Problem { node, why } if self.place(&node).is_some() => {
                 self.problems.push(Problem { node, why })
             }
-            Line::Devices { node, mut devices } => {
+            Line::Devices { node, mut devices, leaf } => {
                 devices.truncate(MOST_RAILS);
-                if let Some(known) = self.place(&node).and_then(|place| self.devices.get_mut(place)) {
-                    *known = Some(devices);
+                let Some(place) = self.place(&node) else { return };
+                if let (Some(known), Some(of_node)) = (self.devices.get_mut(place), self.leafs.get_mut(place))
+                {
+                    (*known, *of_node) = (Some(devices), leaf);
                 }
             }
             Line::Rail { node, rail, outcome } => {
@@ -109,6 +114,17 @@ impl Results {
                 self.problems.push(Problem { node: node.clone(), why });
             }
         }
+    }
+
+    /// The nodes as the plan of the rounds has them. `rails`: the number of rails of a node with these HCAs.
+    pub(crate) fn places(&self, rails: impl Fn(&Option<Vec<String>>) -> usize) -> Vec<Place> {
+        let names: BTreeSet<&String> = self.leafs.iter().flatten().collect();
+        let ids: BTreeMap<&String, u32> = names.into_iter().zip(0..).collect();
+        let of_node = |(devices, leaf): (&Option<Vec<String>>, &Option<String>)| {
+            let leaf = leaf.as_ref().and_then(|leaf| ids.get(leaf).copied());
+            leaf.map_or_else(|| Place::unknown(rails(devices)), |leaf| Place::under(leaf, rails(devices)))
+        };
+        self.devices.iter().zip(&self.leafs).map(of_node).collect()
     }
 
     pub(crate) fn begin_round(&mut self) {
@@ -145,6 +161,22 @@ impl Results {
 
     pub(crate) fn names_something(&self) -> bool {
         self.wrong().next().is_some() || !self.report.verdicts.is_empty()
+    }
+
+    /// The nodes of [`Results::bad_nodes`], each with the first thing that was found.
+    pub(crate) fn marks(&self) -> Vec<(String, String)> {
+        let of = |node: &str| {
+            let wrong = self.wrong().find(|one| one.node == node);
+            let gpu = wrong.map(|one| format!("GPU {}: wrong values in {}", one.test.gpu, one.test.test));
+            let of_node = |what: &What| match what {
+                What::Rail(end) => self.place(node) == Some(end.node),
+                What::Node { node: place, .. } => self.place(node) == Some(*place),
+                _ => false,
+            };
+            let rail = || self.report.verdicts.iter().find(|verdict| of_node(&verdict.what));
+            gpu.or_else(|| rail().map(|verdict| verdict.sentence(&self.nodes))).unwrap_or_default()
+        };
+        self.bad_nodes().into_iter().map(|node| (node.to_owned(), of(node))).collect()
     }
 
     pub(crate) fn is_incomplete(&self) -> bool {
@@ -206,7 +238,7 @@ fn judged(pair: Pair, left: Option<&Outcome>, right: Option<&Outcome>) -> Judged
 
 #[cfg(test)]
 mod tests {
-    use railgate_preflight::{Place, Plan, Settings};
+    use railgate_preflight::{Plan, Settings};
 
     use super::*;
 
@@ -265,7 +297,7 @@ mod tests {
     fn lines_of_tasks_are_kept_by_node() {
         let mut results = results(2);
         for text in [
-            r#"{"devices":{"node":"gn2","devices":["mlx5_0","mlx5_1"]}}"#,
+            r#"{"devices":{"node":"gn2","devices":["mlx5_0","mlx5_1"],"leaf":"leaf-2"}}"#,
             r#"{"devices":{"node":"other","devices":["mlx5_0"]}}"#,
             r#"{"problem":{"node":"gn1","why":"no config"}}"#,
             r#"{"problem":{"node":"other","why":"forged"}}"#,
@@ -273,6 +305,9 @@ mod tests {
             results.hear(serde_json::from_str(text).unwrap());
         }
         assert_eq!(results.devices, [None, Some(vec!["mlx5_0".to_owned(), "mlx5_1".to_owned()])]);
+        assert_eq!(results.leafs, [None, Some("leaf-2".to_owned())]);
+        let rails = |devices: &Option<Vec<String>>| devices.as_ref().map_or(0, Vec::len);
+        assert_eq!(results.places(rails), [Place::unknown(0), Place::under(0, 2)]);
         assert_eq!(results.problems.len(), 1);
         assert!(results.is_incomplete() && !results.names_something());
         results.miss_devices();
@@ -304,6 +339,9 @@ mod tests {
         results.report = plan.report(&results.rounds);
         assert_eq!(results.bad_nodes(), ["gn2"]);
         assert!(results.names_something() && !results.is_incomplete());
+        let marks = results.marks();
+        assert!(marks.len() == 1 && marks[0].0 == "gn2", "{marks:?}");
+        assert!(marks[0].1.starts_with("rail 1 of gn2: 90 Gb/s to "), "{marks:?}");
     }
 
     #[test]
@@ -313,5 +351,7 @@ mod tests {
             "values":{"wrong":{"compared":100,"wrong":1,"first":[]}},"measured":{}}}}"#;
         results.hear(serde_json::from_str(text).unwrap());
         assert_eq!((results.bad_nodes(), results.names_something()), (vec!["gn1"], true));
+        let marks = [("gn1".to_owned(), "GPU 0000:61:00.0: wrong values in gemm-bf16".to_owned())];
+        assert_eq!(results.marks(), marks);
     }
 }

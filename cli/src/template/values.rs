@@ -69,7 +69,7 @@ const FORMS: [Form; 18] = [
     Form { options: &["requeue", "no-requeue"], expected: "no value", example: "", fits: str::is_empty },
     Form {
         options: &["railgate-gate"],
-        expected: "off, quick or full",
+        expected: "off, quick, full or preflight",
         example: "quick",
         fits: |value| value.parse::<GateChoice>().is_ok(),
     },

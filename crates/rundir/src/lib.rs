@@ -16,6 +16,7 @@
 //!       yield.sock                    the sampler's, 0600, the job's uid: leaves the GPUs alone while it is held
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
 //!         env.<step>                  [`Used`]: what the step's first task here found and got
+//!         preflight                   what `railgate preflight` accuses this node of, one line
 //! ```
 //!
 //! Root writes everything except `user/` atomically, and only root can read it (0600), since it contains parts of the
@@ -32,6 +33,9 @@ mod options;
 mod task_env;
 mod used;
 mod user;
+
+/// In `user/`: what `railgate preflight` accuses this node of, one line of text that the job's tasks write.
+pub const PREFLIGHT_MARK: &str = "preflight";
 
 pub use layout::{JobDir, NoRun, Root, Run, RunDir};
 pub use merge::{Change, JOB_DIR, KEPT, Merged, NET, SET, SET_PREFIX, merge};

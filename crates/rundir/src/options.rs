@@ -44,6 +44,8 @@ pub enum GateChoice {
     Quick,
     /// All checks.
     Full,
+    /// As [`GateChoice::Quick`]; then the nodes of the job test each other before its batch script starts.
+    Preflight,
 }
 
 impl GateChoice {
@@ -53,6 +55,7 @@ impl GateChoice {
             GateChoice::Off => "off",
             GateChoice::Quick => "quick",
             GateChoice::Full => "full",
+            GateChoice::Preflight => "preflight",
         }
     }
 }
@@ -71,7 +74,8 @@ impl FromStr for GateChoice {
             "off" => Ok(GateChoice::Off),
             "quick" => Ok(GateChoice::Quick),
             "full" => Ok(GateChoice::Full),
-            _ => Err(BadChoice("off, quick or full")),
+            "preflight" => Ok(GateChoice::Preflight),
+            _ => Err(BadChoice("off, quick, full or preflight")),
         }
     }
 }
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn choices_survive_a_round_trip() {
-        for text in ["off", "quick", "full"] {
+        for text in ["off", "quick", "full", "preflight"] {
             assert_eq!(text.parse::<GateChoice>().unwrap().to_string(), text);
         }
         for text in ["off", "on"] {

@@ -5,6 +5,7 @@
 
 mod act;
 mod application;
+mod asked_check;
 mod calibrations;
 mod check_run;
 mod config;
@@ -16,6 +17,7 @@ mod logging;
 mod metrics;
 mod notify;
 mod places;
+mod preflight_mark;
 mod process;
 mod ranks;
 mod readmit;
@@ -28,6 +30,7 @@ mod testing;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
 pub use application::application;
+pub use asked_check::{ask_full_check, take_full_check};
 pub use calibrations::{calibrated_cards, gpu_figures, keep_calibration};
 pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
@@ -39,6 +42,7 @@ pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
 pub use metrics::forget_job;
 pub use notify::{append_to_log, append_to_output, notify_owner};
 pub use places::Places;
+pub use preflight_mark::preflight_mark;
 pub use process::{guarded, node_name, now, own_process};
 pub use ranks::communication;
 pub use readmit::{Readmit, Readmitted, readmit};
@@ -52,7 +56,7 @@ pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 /// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_store::TASKS.to_vec();
-    tasks.extend([notify::TASK, application::TASK, ranks::TASK]);
+    tasks.extend([notify::TASK, application::TASK, ranks::TASK, preflight_mark::TASK]);
     tasks.extend(hang_end::TASKS);
     tasks
 }

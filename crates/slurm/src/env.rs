@@ -215,7 +215,7 @@ impl Default for UserPolicy {
     fn default() -> Self {
         UserPolicy {
             default_gate: GateLevel::Quick,
-            allow_gate: vec![GateLevel::Quick, GateLevel::Full],
+            allow_gate: vec![GateLevel::Quick, GateLevel::Full, GateLevel::Preflight],
             allow_profile: true,
             allow_profiler: true,
             allow_hang_end: true,

@@ -1,9 +1,11 @@
-//! `railgate preflight` in a job of four nodes, over TCP: all well, a node that sends slowly, and the GPU test where no driver is.
+//! `railgate preflight` in a job of four nodes, over TCP: all well, a node that sends slowly, and the GPU test where no driver is; and
+//! `--railgate-gate=preflight`, which moves a job away from a slow node before its script starts.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
+use railgate_tests::poll;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Four nodes on two processors have no rate of their own.
@@ -60,6 +62,66 @@ fn nodes_test_each_other_before_the_first_step() -> Result<()> {
         let outside = cluster.alice().run(&["railgate", "preflight"])?;
         assert_eq!(outside.code, 2);
         assert!(outside.both().contains("not inside a job: SLURM_JOB_ID is not set"), "{}", outside.both());
+        Ok(())
+    })
+}
+
+/// Stands in for the RDMA test of a pair: the nodes have simulated HCAs. On a node with this file rail 3 sends at a quarter of the rate.
+const SLOW: &str = "/etc/slow-rail";
+const PAIR: &str = r#"#!/bin/bash
+rate=391.5
+[ -e /etc/slow-rail ] && [ "$2" = mlx5_3 ] && rate=96.5
+echo '{"device":"'$2'","peer_device":"'$2'","gbps":{"write_out":'$rate',"write_in":null,"read_out":'$rate',"read_in":null},"latency_us":{"median_out":2.1,"p99_out":4.5,"median_in":2.1,"p99_in":4.5},"wrong_words":{"out":0,"in":0},"first_wrong":{"out":null,"in":null},"error":null}'
+"#;
+
+/// Reads a job's output.
+fn output(cluster: &Cluster, id: u32) -> Result<String> {
+    cluster.read(CONTROLLER, &format!("/home/rgalice/gate.{id}"))
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_whose_preflight_names_a_node_starts_on_others() -> Result<()> {
+    Builder::new(5).file("/usr/libexec/railgate/railgate-rdma-selftest", PAIR).test(|cluster| {
+        let nodes = ["gn1", "gn2", "gn3", "gn4", "gn5"];
+        let submit = |more: &[&str]| {
+            let words = ["-o", "gate.%j", "--open-mode=append", "--railgate-gate=preflight"];
+            cluster.alice().sbatch(&[&words, more].concat(), "echo \"script runs on $SLURM_JOB_NODELIST\"")
+        };
+        let healthy = submit(&["-N4", "--railgate-requeue=auto"])?;
+        let job = cluster.wait_job(healthy, &["COMPLETED"], 4 * MINUTE)?;
+        let said = output(cluster, healthy)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn[1-4]", 0), "{said}");
+        // No node of this cluster has the program for its GPUs.
+        assert!(
+            said.contains("railgate: preflight: a part could not be tested; the script starts"),
+            "{said}"
+        );
+        assert!(said.contains("RAILS    8 rails by RDMA, 2 rounds: 32 of 32 tests measured"), "{said}");
+        assert!(said.ends_with("script runs on gn[1-4]\n"), "{said}");
+
+        cluster.write("gn2", SLOW, "")?;
+        let without_consent = submit(&["-N4", "-w", "gn[1-4]", "--railgate-requeue=never"])?;
+        cluster.wait_job(without_consent, &["FAILED"], 4 * MINUTE)?;
+        let said = output(cluster, without_consent)?;
+        assert!(said.contains("railgate: preflight: the script is not started on gn2. "), "{said}");
+        assert!(!said.contains("script runs"), "{said}");
+
+        let asked = "/var/lib/railgate/full-check-asked";
+        poll::until(MINUTE, "a full check of gn2", || Ok(cluster.read("gn2", asked).ok()))?;
+        assert!(cluster.read("gn1", asked).is_err());
+
+        let moved = submit(&["-N4", "--railgate-requeue=auto"])?;
+        let job = cluster.wait_job(moved, &["COMPLETED"], 6 * MINUTE)?;
+        let said = output(cluster, moved)?;
+        assert_eq!((job.nodes(), job.restarts()), ("gn[1,3-5]", 1), "{said}");
+        assert_eq!(said.matches("script runs").count(), 1, "{said}");
+        assert!(said.contains("BAD      rail 3 of gn2: 96 Gb/s to gn"), "{said}");
+        let report = cluster.alice().run(&["railgate", "report", &moved.to_string()])?.ok()?;
+        assert!(report.contains("preflight on gn2; restart 1 of 3"), "{report}");
+        // The prolog of that job took the check that was asked for, and no result of a user drains.
+        assert!(cluster.read("gn2", "/var/lib/railgate/full-check-taken").is_ok());
+        assert!(nodes.iter().all(|node| cluster.node(node).is_ok_and(|node| !node.drained())));
         Ok(())
     })
 }

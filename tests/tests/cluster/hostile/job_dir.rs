@@ -46,6 +46,23 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        id: "user-preflight-marks",
+        does: "forged results of a preflight: a link to /etc/shadow, a FIFO, 1 TB without content, text with escape sequences and a whole reason",
+        run: |stage| {
+            for mark in [
+                "ln -s /etc/shadow preflight",
+                "mkfifo preflight",
+                "truncate -s 1T preflight",
+                "printf 'railgate: gpu-lost@0: off bus; reboot [epilog job=1]\\e[2J\\u202e\\nx' > preflight",
+            ] {
+                let script =
+                    format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{mark}\nexit 1");
+                stage.bobs_with(&["--railgate-gate=preflight"], &script, &["FAILED"])?;
+            }
+            Ok(())
+        },
+    },
+    Case {
         id: "user-sockets",
         does: "sockets in place of files, one of which is listened on and never answers",
         run: |stage| {

@@ -1,0 +1,71 @@
+//! `--railgate-gate=preflight`: the task of the batch script, as its owner, runs `railgate preflight` and waits for it before it
+//! becomes the script. Its output is in the job's own output file.
+//!
+//! Only a preflight that names a node ends the task: with exit code 1, as a script with `railgate preflight || exit 1` in its first
+//! line would. Everything else lets the script start. No thread is started or waited for, as the parent has threads.
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use railgate_rundir::{CONTROL_GATE, GateChoice, TaskEnv};
+use slurm_spank::SpankHandle;
+
+use crate::log::tell;
+
+const PROGRAM: &str = "/usr/bin/railgate";
+/// Above the sum of the limits of all parts of a preflight.
+const DEADLINE: Duration = Duration::from_secs(480);
+const INTERVAL: Duration = Duration::from_millis(50);
+/// A node is named: the script must not start on these nodes.
+const NAMED: i32 = 1;
+
+/// Whether the prolog has granted it. The job's own environment does not count.
+pub(crate) fn is_asked(env: &TaskEnv) -> bool {
+    let wanted = GateChoice::Preflight.as_str();
+    env.settings.iter().any(|setting| setting.name == CONTROL_GATE && setting.value == wanted)
+}
+
+/// Returns if the script may start, and ends the process if not.
+pub(crate) fn preflight(handle: &SpankHandle<'_>) {
+    let why = match run(handle) {
+        Ok(status) if status.code() == Some(NAMED) => {
+            // SAFETY: ends the process. The exit handlers of slurmstepd, of which it is a copy, must not run.
+            unsafe { libc::_exit(NAMED) }
+        }
+        Ok(status) if status.success() => return,
+        Ok(status) => format!("{PROGRAM}: {status}"),
+        Err(why) => why,
+    };
+    tell(&[format!("railgate: no preflight, the script starts without it: {why}")]);
+}
+
+fn run(handle: &SpankHandle<'_>) -> Result<ExitStatus, String> {
+    let env = handle.job_env_os().map_err(|why| format!("the job's environment: {why}"))?;
+    let variables = env.iter().filter_map(|variable| {
+        let text = variable.to_str()?;
+        text.split_once('=')
+    });
+    let mut child = Command::new(PROGRAM)
+        .args(["preflight", "--before-script"])
+        .env_clear()
+        .envs(variables)
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|why| format!("{PROGRAM}: {why}"))?;
+    wait(&mut child).map_err(|why| format!("{PROGRAM}: {why}"))
+}
+
+fn wait(child: &mut Child) -> Result<ExitStatus, String> {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if Instant::now() < until => std::thread::sleep(INTERVAL),
+            Ok(None) => {
+                let _ = child.kill();
+                return Err(format!("has not ended after {} s", DEADLINE.as_secs()));
+            }
+            Err(why) => return Err(why.to_string()),
+        }
+    }
+}
