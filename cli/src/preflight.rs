@@ -94,9 +94,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         return node::run(site);
     }
     if args.before_script {
-        return before_script::run(args);
+        return before_script::run(site, args);
     }
-    let (results, _) = tested(args)?;
+    let (results, _) = tested(site, args)?;
     print(args, &results)?;
     Ok(match (results.names_something(), results.is_incomplete()) {
         (true, _) => exit::UNFIT,
@@ -113,7 +113,7 @@ fn print(args: &Args, results: &Results) -> anyhow::Result<()> {
 }
 
 /// Runs all tests.
-fn tested(args: &Args) -> anyhow::Result<(Results, Steps)> {
+fn tested(site: &Site, args: &Args) -> anyhow::Result<(Results, Steps)> {
     let job = variable("SLURM_JOB_ID")?;
     let nodes = hostlist::expand(&variable("SLURM_JOB_NODELIST")?).context("SLURM_JOB_NODELIST")?;
     ensure!(
@@ -124,14 +124,44 @@ fn tested(args: &Args) -> anyhow::Result<(Results, Steps)> {
     let steps = Steps::new(&job, nodes.len())?;
     let mut results = Results::new(job, nodes);
     if let Some((length, limit)) = args.gpus.length() {
-        complain!("preflight: GPUs of {} nodes", results.nodes.len());
-        steps
-            .run(&Order::Gpus { length: length.to_owned() }, limit + START, &mut |line| results.hear(line))?;
+        gpus(site, &steps, &mut results, length, limit)?;
     }
     if results.nodes.len() > 1 {
         rails(args, &steps, &mut results)?;
     }
     Ok((results, steps))
+}
+
+/// Lets the nodes test their GPUs, not more of them at the same time than the site has configured.
+fn gpus(
+    site: &Site,
+    steps: &Steps,
+    results: &mut Results,
+    length: &str,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    // A site may hide its configuration from users; the command then does without.
+    let config = site.config().map(|config| config.selftest).unwrap_or_default();
+    let nodes = results.nodes.clone();
+    let most = config.max_nodes_at_once.max(1);
+    for part in nodes.chunks(most) {
+        complain!("preflight: GPUs of {} of {} nodes", part.len(), nodes.len());
+        let mut waits_ms = Vec::new();
+        for (place, node) in part.iter().enumerate() {
+            let random = railgate_pair::random_number().unwrap_or_default();
+            let wait = u64::try_from(config.wait(place, part.len(), random).as_millis()).unwrap_or_default();
+            waits_ms.extend((wait > 0).then(|| (node.clone(), wait)));
+        }
+        let order = Order::Gpus { length: length.to_owned(), waits_ms };
+        let limit = limit + START + config.ramp + config.jitter;
+        let hear = &mut |line| results.hear(line);
+        if part.len() == nodes.len() {
+            steps.run(&order, limit, hear)?;
+        } else {
+            steps.run_on(part, &order, limit, hear)?;
+        }
+    }
+    Ok(())
 }
 
 /// Lets the nodes test each other, round by round.

@@ -4,7 +4,9 @@
 //! Only a preflight that names a node ends the task: with exit code 1, as a script with `railgate preflight || exit 1` in its first
 //! line would. Everything else lets the script start. No thread is started or waited for, as the parent has threads.
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use railgate_rundir::{CONTROL_GATE, GateChoice, TaskEnv};
@@ -15,6 +17,8 @@ use crate::log::tell;
 const PROGRAM: &str = "/usr/bin/railgate";
 /// Above the sum of the limits of all parts of a preflight.
 const DEADLINE: Duration = Duration::from_secs(480);
+/// Time in which srun ends its step after SIGTERM.
+const GRACE: Duration = Duration::from_secs(3);
 const INTERVAL: Duration = Duration::from_millis(50);
 /// A node is named: the script must not start on these nodes.
 const NAMED: i32 = 1;
@@ -50,6 +54,7 @@ fn run(handle: &SpankHandle<'_>) -> Result<ExitStatus, String> {
         .env_clear()
         .envs(variables)
         .stdin(Stdio::null())
+        .process_group(0)
         .spawn()
         .map_err(|why| format!("{PROGRAM}: {why}"))?;
     wait(&mut child).map_err(|why| format!("{PROGRAM}: {why}"))
@@ -60,12 +65,25 @@ fn wait(child: &mut Child) -> Result<ExitStatus, String> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status),
-            Ok(None) if Instant::now() < until => std::thread::sleep(INTERVAL),
+            Ok(None) if Instant::now() < until => sleep(INTERVAL),
             Ok(None) => {
-                let _ = child.kill();
+                end(child);
                 return Err(format!("has not ended after {} s", DEADLINE.as_secs()));
             }
             Err(why) => return Err(why.to_string()),
         }
     }
+}
+
+/// Ends the program and the srun that it has started, so that no task is left beside the script.
+fn end(child: &mut Child) {
+    let signal = |number| {
+        let Ok(group) = i32::try_from(child.id()) else { return };
+        // SAFETY: it is the group of a child that has not been waited for, so the number belongs to no other group.
+        unsafe { libc::kill(-group, number) };
+    };
+    signal(libc::SIGTERM);
+    sleep(GRACE);
+    signal(libc::SIGKILL);
+    let _ = child.wait();
 }

@@ -6,12 +6,12 @@
 use super::lines::Order;
 use super::results::Results;
 use super::{Args, START, print, tested};
-use crate::exit;
 use crate::output::complain;
+use crate::{Site, exit};
 
 /// Returns [`exit::UNFIT`] if the script must not start.
-pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
-    let (mut results, steps) = match tested(args) {
+pub(super) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let (mut results, steps) = match tested(site, args) {
         Ok(done) => done,
         Err(why) => {
             complain!("preflight: {why:#}; the script starts");

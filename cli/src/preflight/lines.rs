@@ -13,8 +13,8 @@ pub(crate) const ORDER: &str = "RAILGATE_PREFLIGHT";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
-    /// Test the GPUs: `quick` or `full`.
-    Gpus { length: String },
+    /// Test the GPUs: `quick` or `full`. `waits_ms`: the nodes that wait before, and how long.
+    Gpus { length: String, waits_ms: Vec<(String, u64)> },
     /// Name the compute HCAs.
     Devices,
     /// Test the rails with the other node of the pair. Nodes that are in no pair do nothing.

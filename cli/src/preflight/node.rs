@@ -28,7 +28,11 @@ pub(crate) fn run(site: &Site) -> anyhow::Result<u8> {
     let order: Order = serde_json::from_str(&order).context(ORDER)?;
     let node = std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| site.node.clone());
     let done = match order {
-        Order::Gpus { length } => gpus(&node, &length),
+        Order::Gpus { length, waits_ms } => {
+            let wait = waits_ms.iter().find(|(name, _)| *name == node).map_or(0, |(_, wait)| *wait);
+            std::thread::sleep(Duration::from_millis(wait));
+            gpus(&node, &length)
+        }
         Order::Devices => devices(site, &node),
         Order::Pairs { net, pairs, port } => pair(site, &node, net, &pairs, port),
         Order::Named { nodes } => keep_mark(site, &node, &nodes),

@@ -341,7 +341,7 @@ mod tests {
         assert!(results.names_something() && !results.is_incomplete());
         let marks = results.marks();
         assert!(marks.len() == 1 && marks[0].0 == "gn2", "{marks:?}");
-        assert!(marks[0].1.starts_with("rail 1 of gn2: 90 Gb/s to "), "{marks:?}");
+        assert!(marks[0].1.starts_with("rail 1 of gn2: 90 Gb/s "), "{marks:?}");
     }
 
     #[test]

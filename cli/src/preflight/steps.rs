@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use railgate_slurm::hostlist::compress;
 
 use super::lines::{Line, ORDER, Order};
 use crate::output::complain;
@@ -55,7 +56,7 @@ impl Steps {
         Ok(Steps { job: job.to_owned(), nodes, program, key })
     }
 
-    /// Runs one step. A task that fails or does not end in time has only the lines that it printed; only a srun that cannot be
+    /// Runs one step on all nodes. A task that fails or does not end in time has only the lines that it printed; only a srun that cannot be
     /// started is an error.
     pub(crate) fn run(
         &self,
@@ -63,10 +64,33 @@ impl Steps {
         limit: Duration,
         hear: &mut dyn FnMut(Line),
     ) -> anyhow::Result<()> {
-        let nodes = self.nodes.to_string();
+        self.start(order, self.nodes, None, limit, hear)
+    }
+
+    /// As [`Steps::run`], on these nodes.
+    pub(crate) fn run_on(
+        &self,
+        nodes: &[String],
+        order: &Order,
+        limit: Duration,
+        hear: &mut dyn FnMut(Line),
+    ) -> anyhow::Result<()> {
+        self.start(order, nodes.len(), Some(compress(nodes)), limit, hear)
+    }
+
+    fn start(
+        &self,
+        order: &Order,
+        nodes: usize,
+        list: Option<String>,
+        limit: Duration,
+        hear: &mut dyn FnMut(Line),
+    ) -> anyhow::Result<()> {
+        let nodes = nodes.to_string();
         let mut srun = Command::new("srun");
         srun.args(["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--input=none"])
             .args(["--nodes", &nodes, "--ntasks", &nodes, "--jobid", &self.job])
+            .args(list.map(|list| format!("--nodelist={list}")))
             .arg(&self.program)
             .args(["preflight", "--on-node"])
             .env(ORDER, serde_json::to_string(order)?)

@@ -22,6 +22,7 @@ mod process;
 mod ranks;
 mod readmit;
 mod sampler;
+mod self_test_config;
 mod standing;
 mod sweep;
 pub mod switches;
@@ -51,6 +52,7 @@ pub use sampler::{
     SAMPLER_TASKS, SAMPLER_WAIT, SAMPLER_XIDS, SAMPLES_EVENTS, SAMPLES_FINE, SAMPLES_MINUTES, SamplerEnd,
     YIELD_SOCKET, end_sampler, start_sampler,
 };
+pub use self_test_config::SelfTestConfig;
 pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.

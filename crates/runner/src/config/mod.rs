@@ -27,6 +27,7 @@ use layers::Layer;
 pub use problem::Problem;
 
 use crate::logging::LogConfig;
+use crate::self_test_config::SelfTestConfig;
 
 /// Largest configuration file that is read, bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -51,6 +52,8 @@ pub struct Config {
     pub stats: StatsConfig,
     /// Hangs of running jobs.
     pub guard: GuardConfig,
+    /// How many nodes of a job load their GPUs at once.
+    pub selftest: SelfTestConfig,
     /// Where reports are stored and who may read them.
     pub report: ReportConfig,
     /// Prometheus text files.
@@ -72,6 +75,7 @@ impl Default for Config {
             breaker: BreakerConfig::default(),
             stats: StatsConfig::default(),
             guard: GuardConfig::default(),
+            selftest: SelfTestConfig::default(),
             report: ReportConfig::default(),
             metrics: MetricsConfig::default(),
             slurm: SlurmConfig::default(),
@@ -301,6 +305,7 @@ impl Config {
             self.breaker.problems(),
             self.stats.problems(),
             self.guard.problems(),
+            self.selftest.problems(),
             self.report.problems(),
             self.metrics.problems(),
             self.slurm.problems(),

@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use railgate_model::duration_text;
+use serde::{Deserialize, Serialize};
+
+/// `[selftest]`: how many nodes of a job load their GPUs at once, so that the power of a room does not step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SelfTestConfig {
+    /// Most nodes of a job that test their GPUs at the same time.
+    pub max_nodes_at_once: usize,
+    /// Time over which these nodes start, one after the other.
+    #[serde(with = "duration_text")]
+    pub ramp: Duration,
+    /// Each node waits for a random time up to this as well.
+    #[serde(with = "duration_text")]
+    pub jitter: Duration,
+}
+
+impl Default for SelfTestConfig {
+    fn default() -> Self {
+        SelfTestConfig { max_nodes_at_once: 4096, ramp: Duration::ZERO, jitter: Duration::ZERO }
+    }
+}
+
+/// Longest ramp and jitter: a preflight before a batch script has 480 s for all of it.
+const MOST: Duration = Duration::from_secs(60);
+
+impl SelfTestConfig {
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if !(1..=4096).contains(&self.max_nodes_at_once) {
+            wrong.push(format!(
+                "selftest.max_nodes_at_once: {} is not within 1 to 4096",
+                self.max_nodes_at_once
+            ));
+        }
+        for (key, is) in [("ramp", self.ramp), ("jitter", self.jitter)] {
+            if is > MOST {
+                wrong.push(format!("selftest.{key}: {} s is above {} s", is.as_secs(), MOST.as_secs()));
+            }
+        }
+        wrong
+    }
+
+    /// How long a node waits before its test. `place`: its index among the `of` nodes that test at the same time; `random`: any number.
+    pub fn wait(&self, place: usize, of: usize, random: u64) -> Duration {
+        let share = |most: Duration, part: f64| most.mul_f64(part.clamp(0.0, 1.0));
+        let jitter = share(self.jitter, (random >> 11) as f64 / (1_u64 << 53) as f64);
+        share(self.ramp, place as f64 / of.max(1) as f64) + jitter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_start_over_the_ramp_and_jitter() {
+        let config = SelfTestConfig {
+            ramp: Duration::from_secs(10),
+            jitter: Duration::from_secs(2),
+            ..SelfTestConfig::default()
+        };
+        assert_eq!(config.wait(0, 4, 0), Duration::ZERO);
+        assert_eq!(config.wait(2, 4, 0), Duration::from_secs(5));
+        let last = config.wait(3, 4, u64::MAX);
+        assert!((Duration::from_millis(9400)..=Duration::from_millis(9500)).contains(&last), "{last:?}");
+        assert_eq!(SelfTestConfig::default().wait(3, 4, u64::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn values_have_limits() {
+        assert!(SelfTestConfig::default().problems().is_empty());
+        let wrong = SelfTestConfig {
+            max_nodes_at_once: 0,
+            ramp: Duration::from_secs(61),
+            jitter: Duration::from_secs(61),
+        };
+        let problems = wrong.problems();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert_eq!(problems[1], "selftest.ramp: 61 s is above 60 s");
+    }
+}
