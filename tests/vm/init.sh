@@ -19,7 +19,7 @@ $bb mount -t tmpfs run /new/run
 $bb mount -t tmpfs tmp /new/tmp
 for word in $($bb cat /new/proc/cmdline); do
     case $word in
-    programs=* | here=* | cache=*) export "${word?}" ;;
+    programs=* | here=* | cache=* | parts=*) export "${word?}" ;;
     esac
 done
 # shellcheck disable=SC2154 # set by the kernel's command line

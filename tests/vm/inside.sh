@@ -5,10 +5,8 @@ set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 failed=0
 echo
-# shellcheck source=tests/vm/verbs.sh
-. "$here/verbs.sh"
-# shellcheck source=tests/vm/pair.sh
-. "$here/pair.sh"
-# shellcheck source=tests/vm/memory.sh
-. "$here/memory.sh"
+for part in ${parts//,/ }; do
+    # shellcheck source=tests/vm/verbs.sh disable=SC1090,SC1091
+    . "$here/$part.sh"
+done
 [[ $failed == 0 ]] && echo "ok: all"

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::pattern::{BLOCK, BLOCKS};
 
 /// Version of the conversation.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = if cfg!(feature = "small") { 1001 } else { 1 };
 /// Size of the memory that is sent from or received in, bytes.
 pub(crate) const AREA: u64 = (BLOCK * BLOCKS * 8) as u64;
 /// Maximum length of a device's name: `IBV_SYSFS_NAME_MAX`.

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use railgate_pair::Wrong;
 
-/// Size of one block, 8-byte words: 1 MiB.
-pub(crate) const BLOCK: usize = 128 * 1024;
+/// Size of one block, 8-byte words: 1 MiB. Tests on emulated processors: 128 KiB.
+pub(crate) const BLOCK: usize = if cfg!(feature = "small") { 16 * 1024 } else { 128 * 1024 };
 /// Number of blocks in the memory that is sent from, and in the memory that is received in.
 pub(crate) const BLOCKS: usize = 16;
 

@@ -23,7 +23,7 @@ pub(crate) const DEPTH: usize = 8;
 const READS: c_int = 16;
 /// Time until a packet is sent again, 4.096 µs · 2^14 = 67 ms, and the number of times: without an answer a request fails after
 /// half a second to four seconds, depending on the device.
-const TIMEOUT: u8 = 14;
+const TIMEOUT: u8 = if cfg!(feature = "small") { 19 } else { 14 };
 const RETRIES: u8 = 7;
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`.
 const ROCE_V2: u32 = 2;

@@ -47,10 +47,10 @@ fn building(release: bool) -> Command {
     command
 }
 
-/// The self-test that can send wrong data, for the tests of a pair.
+/// The self-test that can send wrong data and transfers less, for the tests of pairs.
 fn building_planted() -> Command {
     let mut command = building(false);
-    command.args(["--features", "plant"]);
+    command.args(["--features", "plant,small"]);
     command
 }
 
