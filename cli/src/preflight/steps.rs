@@ -89,6 +89,8 @@ impl Steps {
         let nodes = nodes.to_string();
         let mut srun = Command::new("srun");
         srun.args(["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--input=none"])
+            // A job of `sbatch --export=NONE` would give its tasks no order and no key.
+            .arg("--export=ALL")
             .args(["--nodes", &nodes, "--ntasks", &nodes, "--jobid", &self.job])
             .args(list.map(|list| format!("--nodelist={list}")))
             .arg(&self.program)

@@ -101,7 +101,7 @@ fn a_job_whose_preflight_names_a_node_starts_on_others() -> Result<()> {
         assert!(said.ends_with("script runs on gn[1-4]\n"), "{said}");
 
         cluster.write("gn2", SLOW, "")?;
-        let without_consent = submit(&["-N4", "-w", "gn[1-4]", "--railgate-requeue=never"])?;
+        let without_consent = submit(&["-N4", "-w", "gn[1-4]", "--railgate-requeue=never", "--export=NONE"])?;
         cluster.wait_job(without_consent, &["FAILED"], 4 * MINUTE)?;
         let said = output(cluster, without_consent)?;
         assert!(said.contains("railgate: preflight: the script is not started on gn2. "), "{said}");
