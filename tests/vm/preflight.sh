@@ -9,7 +9,7 @@
 nodes=(gn1 gn2 gn3 gn4)
 # The processors of an emulated machine have no rate of their own.
 rate=8mbit
-slow=2mbit
+slow=4mbit
 work=/tmp/preflight
 mkdir -p "$work/bin" /usr/libexec/railgate /etc/railgate/profiles
 for module in veth crc32_generic ib_uverbs rdma_rxe bridge sch_tbf; do
