@@ -3,7 +3,7 @@
 # veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory under
 # Slurm. `run.sh PROGRAMS SELFTEST PLANTED`, with the folder of the built programs and the self-test built without and with
 # `--features plant,small`, prints one line for each check and exits with 0 if all have the expected result. The kernel is kept in
-# /var/cache/railgate/vm. RAILGATE_VM names the parts that run, for example `RAILGATE_VM=verbs,pair`.
+# /var/cache/railgate/vm. RAILGATE_VM names the parts that run (default: `verbs,pair,memory`; `preflight` takes five minutes more).
 set -euo pipefail
 
 [[ $# == 3 ]] || { echo "usage: run.sh PROGRAMS SELFTEST PLANTED" >&2; exit 2; }
@@ -64,7 +64,7 @@ programs
 timeout 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
     -serial stdio -net none \
     -kernel "$cache"/boot/vmlinuz-* -initrd "$work/initramfs" \
-    -append "console=ttyS0 quiet panic=-1 programs=$cache/programs here=$cache/programs cache=$cache parts=${RAILGATE_VM:-verbs,pair,preflight,memory}" \
+    -append "console=ttyS0 quiet panic=-1 programs=$cache/programs here=$cache/programs cache=$cache parts=${RAILGATE_VM:-verbs,pair,memory}" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null >"$work/console" 2>&1 || true
 tr -d '\r' <"$work/console" | grep -E '^(ok|bad|why): ' || true

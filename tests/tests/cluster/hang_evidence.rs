@@ -125,7 +125,7 @@ fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
         .file("/usr/local/bin/rank", RANK)
         .file("/usr/local/bin/libraries", LIBRARIES);
     let builder = RECORDED.iter().fold(builder, |builder, (release, text, _)| {
-        builder.file(&format!("/usr/local/share/ras.{release}"), text)
+        builder.file(format!("/usr/local/share/ras.{release}"), text)
     });
     builder.test(|cluster| {
         with_gpm(cluster)?;
