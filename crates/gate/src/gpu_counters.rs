@@ -45,6 +45,13 @@ pub(crate) enum Counter {
     Link(u32, Kind),
 }
 
+/// Limits of the errors of NVLinks, for `gpu-link-errors` and for the copies of the self-test. A window shorter than an hour counts as an
+/// hour.
+pub(crate) const MAX_RECOVERIES: u64 = 0;
+pub(crate) const REPLAYS_PER_HOUR: u64 = 1_000;
+/// 100 per second, DCGM's limit.
+pub(crate) const CRC_PER_HOUR: u64 = 360_000;
+
 /// Error counters of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -69,6 +76,15 @@ impl Kind {
             Kind::Recoveries => &errors.recoveries,
             Kind::Replays => &errors.replays,
             Kind::Crc => &errors.crc,
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Kind::Recoveries => "recoveries",
+            Kind::Replays => "replays",
+            Kind::Crc => "CRC errors",
         }
     }
 

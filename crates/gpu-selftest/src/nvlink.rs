@@ -127,6 +127,7 @@ fn fields(
     wanted: &[(u32, Option<u32>, Kind)],
 ) -> Result<BTreeMap<(Option<u32>, Kind), u64>, Missing> {
     let failed = |code: u32| Missing::Failed(format!("nvmlDeviceGetFieldValues: NVML error {code}"));
+    let unreadable = || Missing::Failed("nvmlDeviceGetFieldValues: value of an unknown type".to_owned());
     let Ok(call) = nvml.lib().nvmlDeviceGetFieldValues.as_ref() else { return Ok(BTreeMap::new()) };
     let empty = |(field, link, _): &(u32, Option<u32>, Kind)| sys::nvmlFieldValue_t {
         fieldId: *field,
@@ -148,7 +149,7 @@ fn fields(
     let mut found = BTreeMap::new();
     for (value, (_, link, kind)) in values.iter().zip(wanted) {
         match value.nvmlReturn {
-            0 => found.insert((*link, *kind), number(value).ok_or_else(|| failed(0))?),
+            0 => found.insert((*link, *kind), number(value).ok_or_else(unreadable)?),
             // The field is newer than the driver, or the card does not count it.
             NOT_SUPPORTED | INVALID_ARGUMENT => None,
             code => return Err(failed(code)),
@@ -173,7 +174,7 @@ fn number(value: &sys::nvmlFieldValue_t) -> Option<u64> {
     }
 }
 
-/// What the counters grew by between two readings of a card. A kind that the driver does not count is left out.
+/// What the counters grew by between two readings of a card: of each kind over all links, and of each link with errors. A kind that the driver does not count is left out.
 pub(crate) fn grown(before: &Reading, after: &Reading) -> Result<Outcome, String> {
     let (before, after) = match (&before.0, &after.0) {
         (Ok(before), Ok(after)) => (before, after),
@@ -183,13 +184,13 @@ pub(crate) fn grown(before: &Reading, after: &Reading) -> Result<Outcome, String
         }
     };
     let mut sums: BTreeMap<Kind, u64> = BTreeMap::new();
-    let mut of_links: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut of_links = Vec::new();
     for (place, first) in &before.counts {
         let last = after.counts.get(place).ok_or("a counter of NVLink errors is gone")?;
         let more = last.checked_sub(*first).ok_or("the counters of NVLink errors were set back")?;
         *sums.entry(place.1).or_default() += more;
         if let (Some(link), 1..) = (place.0, more) {
-            *of_links.entry(link).or_default() += more;
+            of_links.push((link, place.1, more));
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
@@ -198,8 +199,8 @@ pub(crate) fn grown(before: &Reading, after: &Reading) -> Result<Outcome, String
     let outcome = Outcome::default().with("links_count", f64::from(links));
     let outcome =
         sums.into_iter().fold(outcome, |outcome, (kind, more)| outcome.with(kind.figure(), figure(more)));
-    Ok(of_links.into_iter().fold(outcome, |outcome, (link, more)| {
-        outcome.with(&format!("link_{link}_errors_count"), figure(more))
+    Ok(of_links.into_iter().fold(outcome, |outcome, (link, kind, more)| {
+        outcome.with(&format!("link_{link}_{}", kind.figure()), figure(more))
     }))
 }
 
@@ -219,7 +220,16 @@ mod tests {
             reading(&[((Some(0), Kind::Crc), 7), ((Some(1), Kind::Crc), 3), ((Some(1), Kind::Replays), 9)]);
         let measured = grown(&before, &after).unwrap().measured;
         let text: Vec<String> = measured.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        assert_eq!(text, ["crc_errors_count 2", "link_1_errors_count 7", "links_count 2", "replays_count 5"]);
+        assert_eq!(
+            text,
+            [
+                "crc_errors_count 2",
+                "link_1_crc_errors_count 2",
+                "link_1_replays_count 5",
+                "links_count 2",
+                "replays_count 5"
+            ]
+        );
     }
 
     /// Unknown, never zero.

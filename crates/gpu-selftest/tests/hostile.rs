@@ -179,7 +179,8 @@ fn errors_of_nvlinks_are_counted_during_the_copies() {
     };
     assert_eq!(
         figures(&bad),
-        "crc_errors_count 6, link_0_errors_count 9, link_1_errors_count 9, links_count 2, recoveries_count 6, replays_count 6"
+        "crc_errors_count 6, link_0_crc_errors_count 3, link_0_recoveries_count 3, link_0_replays_count 3, link_1_crc_errors_count 3, \
+         link_1_recoveries_count 3, link_1_replays_count 3, links_count 2, recoveries_count 6, replays_count 6"
     );
     assert_eq!(figures(&good), "crc_errors_count 0, links_count 2, recoveries_count 0, replays_count 0");
 }

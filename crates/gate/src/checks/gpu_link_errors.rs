@@ -1,6 +1,6 @@
 use railgate_model::{Class, Extra, Gpu, PartName, Phase, Reading};
 
-use crate::gpu_counters::{Counter, Kind};
+use crate::gpu_counters::{CRC_PER_HOUR, Counter, Kind, MAX_RECOVERIES, REPLAYS_PER_HOUR};
 use crate::plan::Need;
 use crate::register::{Check, Scope};
 use crate::report::{Found, Report};
@@ -14,9 +14,9 @@ pub(crate) struct GpuLinkErrors;
 
 settings! {
     action = Drain;
-    max_recoveries: u64 = 0, "recoveries (link trained again) in a job, or in an hour; more is warn";
-    replays_per_hour: u64 = 1_000, "replays of a link; more is warn";
-    crc_per_hour: u64 = 360_000, "checksum errors of a link (100 per second); more is warn";
+    max_recoveries: u64 = MAX_RECOVERIES, "recoveries (link trained again) in a job, or in an hour; more is warn";
+    replays_per_hour: u64 = REPLAYS_PER_HOUR, "replays of a link; more is warn";
+    crc_per_hour: u64 = CRC_PER_HOUR, "checksum errors of a link (100 per second); more is warn";
 }
 
 impl Check for GpuLinkErrors {
@@ -47,7 +47,7 @@ Fix: watch it; if a GPU shows this in job after job, reset all GPUs, then replac
             // One finding covers all failed readings: each of 18 links has three counters.
             let failed = all.iter().find(|(_, _, count)| matches!(count, Reading::Failed(_)));
             if let Some((_, kind, count)) = failed {
-                out.value(&part, &format!("gpu {part} NVLink {}", name(*kind)), source(gpu), *count);
+                out.value(&part, &format!("gpu {part} NVLink {}", kind.text()), source(gpu), *count);
             }
             let Some(window) = Window::of(scene, gpu) else { continue };
             for kind in Kind::ALL {
@@ -63,7 +63,7 @@ Fix: watch it; if a GPU shows this in job after job, reset all GPUs, then replac
                 if rose <= allowed {
                     continue;
                 }
-                let kind = name(kind);
+                let kind = kind.text();
                 let (text, what) = match counter {
                     Counter::Link(link, _) => (format!("link {link}: {rose} {kind}"), format!("link {link}")),
                     _ => (format!("{rose} NVLink {kind}"), "NVLink".to_owned()),
@@ -82,14 +82,6 @@ Fix: watch it; if a GPU shows this in job after job, reset all GPUs, then replac
 }
 
 const HOUR_MS: u64 = 3_600_000;
-
-fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Recoveries => "recoveries",
-        Kind::Replays => "replays",
-        Kind::Crc => "CRC errors",
-    }
-}
 
 fn source(gpu: &Gpu) -> &'static str {
     let sums = gpu.details.nvlink_errors.links.is_empty();

@@ -7,6 +7,7 @@ use railgate_model::{
     SelfTestLength, Severity, ValueCheck, WrongValue,
 };
 
+use crate::gpu_counters::{CRC_PER_HOUR, MAX_RECOVERIES, REPLAYS_PER_HOUR};
 use crate::plan::Need;
 use crate::register::{Check, Level, Scope};
 use crate::report::{Found, Report};
@@ -30,7 +31,9 @@ settings! {
     min_device_to_host_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
     min_peer_gb_s: f64 = 0.0, limit amount("rate"), "GB/s, the slowest direct copy to another GPU; less is warn; 0: the built-in floor of H100 and A100 SXM";
     min_bf16_tflops: f64 = 0.0, limit amount("rate"), "TFLOP/s of bf16 products with cuBLASLt; less is warn; 0: half of the profile's `gpus.bf16_tflops`";
-    max_nvlink_errors: u64 = 0, "errors of a GPU's NVLinks during the copies between GPUs; more is warn";
+    max_nvlink_recoveries: u64 = MAX_RECOVERIES, "recoveries (trained again) of an NVLink during the copies between GPUs; more is warn";
+    max_nvlink_replays: u64 = REPLAYS_PER_HOUR, "replays of an NVLink during these copies; more is warn";
+    max_nvlink_crc: u64 = CRC_PER_HOUR, "checksum errors of an NVLink during these copies; more is warn";
     shared: bool = false, "`railgate check --full` also tests GPUs that processes use, whose rates are then low; a prolog never does";
     length: SelfTestLength = SelfTestLength::Quick, "full: more products; needs `gate.deadline` of at least 2m";
     program: PathBuf = PathBuf::from("/usr/libexec/railgate/railgate-gpu-selftest"), limit absolute(), "the test program";
@@ -77,8 +80,12 @@ Fix: run the test again by hand, `railgate-gpu-selftest --length full --gpu ADDR
   2,820 GB/s, read 3,060, write 3,180, device to host 55, peer 396, bf16 684 to 695 TFLOP/s; on H200 SXM: memory copy 3,970, read
   4,450, write 4,210 to 4,300, device to host 55, peer 394, bf16 676 to 683 (`quick`, four at once).
 - A slowdown because of heat or power during the test: `note`.
-- NVLink errors (replays, recoveries, checksum errors) that a GPU counts while the GPUs copy to each other: `warn`, if there are more than
-  `max_nvlink_errors`. DCGM warns from one error on. A driver without these counters is not judged.
+- Errors of an NVLink while the GPUs copy to each other: `warn` if it has more recoveries, replays or checksum errors than the three
+  `max_nvlink_…`. Their defaults are those of `gpu-link-errors`: no recovery, and in these copies of some seconds each link may have what that check
+  allows it in an hour, because that check counts a shorter window as an hour, too. Sources: healthy links send some packets again (Imbue's
+  host-health checks only have a silenced warning for such counts, because they did not seem to affect training); DCGM allows 100 checksum errors per
+  second. DCGM is stricter about replays: it warns from one on. Up to Ampere the driver counts all links together: the sum is judged.
+  A driver without these counters is not judged.
 ";
     const CLASS: Class = Class::Node;
     const PARTS: &'static [PartName] = &[PartName::Gpus];

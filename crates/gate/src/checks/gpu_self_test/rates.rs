@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use railgate_model::{Class, GpuProfile, GpuSelfTested, PciAddress, RecordedRate};
 
 use super::{Settings, Tested, View, reasons_of, slowdowns};
+use crate::gpu_counters::Kind;
 use crate::report::{Found, Report};
 use crate::scene::Scene;
 
@@ -224,37 +225,43 @@ impl View<'_> {
         out.add(found.row(format!("gpu {} {text}", gpu.part), got, want, self.program));
     }
 
-    /// Errors of NVLinks during the copies between GPUs.
+    /// Errors of NVLinks during the copies between GPUs: of each kind one finding, about the worst link.
     pub(super) fn links(&self, out: &mut Report<'_>) {
-        let kinds = [
-            ("replays_count", "replays"),
-            ("recoveries_count", "recoveries"),
-            ("crc_errors_count", "CRC errors"),
-        ];
         for (gpu, test) in self.tested.iter().flat_map(|gpu| gpu.tests.iter().map(move |test| (gpu, test))) {
             if test.test != "nvlink-errors" {
                 continue;
             }
-            let count = |name: &str| test.measured.get(name).copied().filter(|count| *count > 0.0);
-            let found: Vec<(f64, &str)> =
-                kinds.iter().filter_map(|(name, text)| Some((count(name)?, *text))).collect();
-            let all: f64 = found.iter().map(|(count, _)| count).sum();
-            #[expect(clippy::cast_precision_loss, reason = "a setting of a few digits")]
-            if all <= self.set.max_nvlink_errors as f64 {
-                continue;
+            for kind in Kind::ALL {
+                let (figure, allowed) = match kind {
+                    Kind::Recoveries => ("recoveries_count", self.set.max_nvlink_recoveries),
+                    Kind::Replays => ("replays_count", self.set.max_nvlink_replays),
+                    Kind::Crc => ("crc_errors_count", self.set.max_nvlink_crc),
+                };
+                let Some((link, count)) = worst_link(test, figure) else { continue };
+                #[expect(clippy::cast_precision_loss, reason = "a setting of a few digits")]
+                if count <= allowed as f64 {
+                    continue;
+                }
+                let (text, place) =
+                    (kind.text(), link.map_or_else(String::new, |link| format!(" link {link}")));
+                let what =
+                    format!("{}: NVLink{place}: {count:.0} {text} during copies between GPUs", gpu.pci);
+                let found = Found::warn(Class::Node, &gpu.part, what).fix("test again, check NVLink");
+                let name = format!("gpu {} NVLink{place} {text}", gpu.part);
+                out.add(found.row(name, format!("{count:.0}"), format!("at most {allowed}"), self.program));
             }
-            let texts: Vec<String> = found.iter().map(|(count, text)| format!("{count:.0} {text}")).collect();
-            let of_links = test.measured.iter().filter_map(|(name, count)| {
-                Some((name.strip_prefix("link_")?.strip_suffix("_errors_count")?, *count))
-            });
-            let worst = of_links.max_by(|one, other| one.1.total_cmp(&other.1));
-            let worst = worst.map_or_else(String::new, |(link, _)| format!(", most on link {link}"));
-            let what = format!("{}: NVLink: {}{worst} during copies between GPUs", gpu.pci, texts.join(", "));
-            let row = (format!("gpu {} NVLink errors", gpu.part), format!("{all:.0}"));
-            let found = Found::warn(Class::Node, &gpu.part, what).fix("test again, check NVLink");
-            out.add(found.row(row.0, row.1, format!("at most {}", self.set.max_nvlink_errors), self.program));
         }
     }
+}
+
+/// The link with the most errors of a kind. `None` for the link: the driver counts only the sum over all links.
+fn worst_link(test: &GpuSelfTested, figure: &str) -> Option<(Option<u32>, f64)> {
+    let of_links = test.measured.iter().filter_map(|(name, count)| {
+        let link = name.strip_prefix("link_")?.strip_suffix(figure)?.strip_suffix('_')?;
+        Some((Some(link.parse().ok()?), *count))
+    });
+    let worst = of_links.max_by(|one, other| one.1.total_cmp(&other.1));
+    worst.or_else(|| Some((None, *test.measured.get(figure)?)))
 }
 
 /// What explains a slow rate: the clock, slowdowns and other processes in the slowest result.

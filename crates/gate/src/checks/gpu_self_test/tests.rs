@@ -522,19 +522,56 @@ fn nvlink_errors_during_the_copies_are_reported() {
     assert_eq!(errors(none).summary(), "fit");
     let bad = errors(&[
         ("links_count", 18.0),
-        ("replays_count", 3.0),
-        ("recoveries_count", 1.0),
-        ("link_4_errors_count", 3.0),
-        ("link_11_errors_count", 1.0),
+        ("replays_count", 2_500.0),
+        ("recoveries_count", 3.0),
+        ("crc_errors_count", 400_000.0),
+        ("link_4_replays_count", 1_001.0),
+        ("link_5_replays_count", 999.0),
+        ("link_4_crc_errors_count", 200_000.0),
+        ("link_5_crc_errors_count", 200_000.0),
+        ("link_4_recoveries_count", 1.0),
+        ("link_11_recoveries_count", 2.0),
     ]);
     assert_eq!(
         told(&bad),
         [
-            "warn gpu-self-test@3: 0000:61:00.0: NVLink: 3 replays, 1 recoveries, most on link 4 during copies between GPUs; \
-             test again, check NVLink"
+            "warn gpu-self-test@3: 0000:61:00.0: NVLink link 11: 2 recoveries during copies between GPUs; test again, check NVLink",
+            "warn gpu-self-test@3: 0000:61:00.0: NVLink link 4: 1001 replays during copies between GPUs; test again, check NVLink",
         ]
     );
-    assert_eq!(bad.settings("[checks.gpu-self-test]\nmax_nvlink_errors = 4").summary(), "fit");
+    let more = "max_nvlink_recoveries = 2\nmax_nvlink_replays = 1001\nmax_nvlink_crc = 199999";
+    assert_eq!(
+        told(&bad.settings(&format!("[checks.gpu-self-test]\n{more}"))),
+        [
+            "warn gpu-self-test@3: 0000:61:00.0: NVLink link 5: 200000 CRC errors during copies between GPUs; test again, check NVLink"
+        ]
+    );
+}
+
+/// Up to Ampere.
+#[test]
+fn sums_of_nvlink_errors_are_judged_where_links_have_no_counters() {
+    let sums = with(|results| {
+        let figures = &[("replays_count", 1_000.0), ("recoveries_count", 1.0), ("crc_errors_count", 0.0)];
+        results.tests.push(line(results.asked[3], "nvlink-errors", ValueCheck::None, figures));
+    });
+    assert_eq!(
+        told(&sums),
+        [
+            "warn gpu-self-test@3: 0000:61:00.0: NVLink: 1 recoveries during copies between GPUs; test again, check NVLink"
+        ]
+    );
+}
+
+/// Healthy links send some packets again, which `gpu-link-errors` allows.
+#[test]
+fn nvlink_errors_have_the_limits_of_gpu_link_errors() {
+    let own = Settings::default();
+    let defaults = super::super::gpu_link_errors::Settings::default();
+    assert_eq!(
+        (own.max_nvlink_recoveries, own.max_nvlink_replays, own.max_nvlink_crc),
+        (defaults.max_recoveries, defaults.replays_per_hour, defaults.crc_per_hour)
+    );
 }
 
 #[test]
