@@ -30,7 +30,7 @@ settings! {
     min_host_to_device_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
     min_device_to_host_gb_s: f64 = 0.0, limit amount("rate"), "GB/s; less is warn; 0: not judged";
     min_peer_gb_s: f64 = 0.0, limit amount("rate"), "GB/s, the slowest direct copy to another GPU; less is warn; 0: the built-in floor of H100 and A100 SXM";
-    min_bf16_tflops: f64 = 0.0, limit amount("rate"), "TFLOP/s of bf16 products with cuBLASLt; less is warn; 0: half of the profile's `gpus.bf16_tflops`";
+    min_bf16_tflops: f64 = 0.0, limit amount("rate"), "TFLOP/s of bf16 products with cuBLASLt; less is warn; 0: the built-in floor of H100, H200 and A100 SXM";
     max_nvlink_recoveries: u64 = MAX_RECOVERIES, "recoveries (trained again) of an NVLink during the copies between GPUs; more is warn";
     max_nvlink_replays: u64 = REPLAYS_PER_HOUR, "replays of an NVLink during these copies; more is warn";
     max_nvlink_crc: u64 = CRC_PER_HOUR, "checksum errors of an NVLink during these copies; more is warn";
@@ -74,8 +74,9 @@ Fix: run the test again by hand, `railgate-gpu-selftest --length full --gpu ADDR
   three runs was 0.6 % (copy), 2.7 % (read), 0.5 % (write) and 0.4 % (device to host). Host to device is not judged by it: in 3 of 13 tests
   of these cards, and on two of four H200, it was half of the usual 55 GB/s while all GPUs copied at once. The copies that are judged are those of
   one GPU at a time; whether the rate varies there too is not known yet.
-- The built-in floors: 335 GB/s to a peer on H100 SXM and 238 on A100 SXM (Azure's health checks; judged with all NVLinks only), and for bf16 products half of
-  the profile's `gpus.bf16_tflops`: healthy H100 and H200 reach 66 to 71 % of it, A100 87 % (MAMF of stas00/ml-engineering). Azure also asks
+- The built-in floors: 335 GB/s to a peer on H100 SXM and 238 on A100 SXM (Azure's health checks; judged with all NVLinks only), and for bf16 products on
+  H100, H200 and A100 SXM half of the profile's `gpus.bf16_tflops`: healthy H100 and H200 reach 66 to 71 % of it, A100 87 % (MAMF of
+  stas00/ml-engineering). Other models, and profiles with a `gpus.power_limit_w` below 700 W (A100: 400 W), have no floor of products. Azure also asks
   for 48 GB/s host to device on H100 and 21 on A100; that rate has no built-in floor, because healthy cards are below it at times. Measured on H100 SXM: memory copy
   2,820 GB/s, read 3,060, write 3,180, device to host 55, peer 396, bf16 684 to 695 TFLOP/s; on H200 SXM: memory copy 3,970, read
   4,450, write 4,210 to 4,300, device to host 55, peer 394, bf16 676 to 683 (`quick`, four at once).

@@ -69,9 +69,16 @@ fn peer_floor(model: &str, profile: &GpuProfile) -> Option<f64> {
     (profile.nvlinks_up == Some(links)).then_some(floor)
 }
 
-/// Half of the dense peak: healthy H100 and H200 reach two thirds of it, A100 more.
-fn bf16_floor(_: &str, profile: &GpuProfile) -> Option<f64> {
-    profile.bf16_tflops.map(|peak| peak / 2.0)
+/// Half of the dense peak, for the models with published rates and at their full power limit only: healthy H100 and H200 reach two thirds
+/// of it, A100 more.
+fn bf16_floor(model: &str, profile: &GpuProfile) -> Option<f64> {
+    let full_power_w = match model {
+        "NVIDIA H100 80GB HBM3" | "NVIDIA H200" => 700.0,
+        "NVIDIA A100-SXM4-80GB" | "NVIDIA A100-SXM4-40GB" => 400.0,
+        _ => return None,
+    };
+    let is_full = profile.power_limit_w.is_some_and(|limit| limit >= full_power_w);
+    profile.bf16_tflops.filter(|_| is_full).map(|peak| peak / 2.0)
 }
 
 pub(super) const FIGURES: [Figure; 11] = [

@@ -574,6 +574,29 @@ fn nvlink_errors_have_the_limits_of_gpu_link_errors() {
     );
 }
 
+/// Published rates exist for three models at their full power limit.
+#[test]
+fn models_without_published_rates_have_no_floor_of_products() {
+    let products = |model: &str, watts: f64| {
+        with(|results| {
+            let mut one =
+                line(results.asked[0], "gemm-rate-bf16", ValueCheck::None, &[("rate_tflops", 340.0)]);
+            one.model = model.to_owned();
+            results.tests.retain(|line| line.gpu != results.asked[0]);
+            results.tests.push(one);
+        })
+        .with(|case| case.profile.as_mut().unwrap().gpus.power_limit_w = Some(watts))
+    };
+    let is_slow = |case: &Case| told(case).iter().any(|line| line.contains("bf16 products 340.0 TFLOP/s"));
+    for model in ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB"] {
+        assert!(is_slow(&products(model, 700.0)), "{model}");
+        assert!(!is_slow(&products(model, 350.0)), "{model} with a lower power limit");
+    }
+    for model in ["NVIDIA L40S", "NVIDIA RTX A6000", "NVIDIA B200", "NVIDIA H20", "NVIDIA H100 PCIe"] {
+        assert!(!is_slow(&products(model, 700.0)), "{model}");
+    }
+}
+
 #[test]
 fn a_baseline_leaves_out_cards_that_are_no_example() {
     let gpus: Vec<PciAddress> = (1..6).map(|bus| format!("0000:{bus:02x}:00.0").parse().unwrap()).collect();
