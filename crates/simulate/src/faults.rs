@@ -465,6 +465,11 @@ pub const FAULTS: &[FaultInfo] = &[
         GpuSelfTestFault::Slow,
         "the GPU's memory has two thirds of the others' read rate in the self-test",
     ),
+    gpu_self_test(
+        "gpu-self-test-nvlink",
+        GpuSelfTestFault::NvLink,
+        "an NVLink of the GPU is trained again while the GPUs copy to each other in the self-test",
+    ),
     node(
         "gpu-self-test-missing",
         FaultKind::GpuSelfTest(GpuSelfTestFault::Missing),

@@ -11,6 +11,7 @@ pub enum GpuSelfTestFault {
     Wrong,
     Silent,
     Slow,
+    NvLink,
     Missing,
 }
 
@@ -79,5 +80,9 @@ fn results(gpu: PciAddress, model: &str, fault: Option<GpuSelfTestFault>) -> Vec
         line(GpuSelfTested::LAST, right(33_554_432), COPIES),
         line("host-copy-alone", right(8_388_608), COPIES),
     ]);
+    if fault == Some(GpuSelfTestFault::NvLink) {
+        let errors = [("links_count", 18.0), ("recoveries_count", 2.0), ("link_7_recoveries_count", 2.0)];
+        lines.push(line("nvlink-errors", ValueCheck::None, &errors));
+    }
     lines
 }
