@@ -29,7 +29,8 @@ Examples:
   railgate calibrate -- python3 /usr/share/railgate/python/gemm_load.py bf16 8192
   railgate calibrate --gpu 3 --for 60s -- ./my_load
   railgate calibrate --no-save -- ./my_load    only show the factor
-  railgate-gpu-selftest --length full > lines; railgate calibrate --self-test lines    all GPUs of the node, without PyTorch
+  railgate-gpu-selftest --length full > lines    all GPUs, without PyTorch
+  railgate calibrate --self-test lines
 
 PROGRAM loads that GPU. Several times a second it prints what it has computed since its last such line: a type \
 (bf16, fp16, tf32, fp8) and a number of FLOP, for example `bf16 1.37e13`. Other lines are ignored. As root, the \
@@ -38,7 +39,8 @@ jobs use it before [stats.models] and the built-in factor of its model. The outp
 railgate.toml, for GPUs of this model that were not measured. Use sizes and types like those of your jobs, on a \
 GPU that no other process uses. Measure again after a driver update.
 
-With --self-test no program is needed: the self-test counts the cycles of the SMs while cuBLASLt multiplies (it must find the library), and NVML's clock by the counted one is the factor of each GPU in FILE.
+With --self-test no program is needed: the self-test counts the cycles of the SMs while cuBLASLt multiplies. \
+cuBLASLt must be installed. The factor is NVML's clock divided by the counted clock. It is taken for each GPU in FILE.
 
 Exit codes: 0 done, 2 wrong use, 3 could not tell (no GPM, no load)")]
 pub(crate) struct Args {
