@@ -29,12 +29,11 @@ struct Burn {
     without_result: u32,
 }
 
-/// Runs rounds until the time is over or the program is to end. Returns whether a value was wrong.
-pub(crate) fn run(
-    work: &Arc<Work>,
-    wait: &mut Wait,
-    (begun, seconds): (Instant, u64),
-) -> Result<bool, String> {
+/// Runs rounds until the time is over or the program is to end.
+///
+/// # Errors
+/// No test was run in the time.
+pub(crate) fn run(work: &Arc<Work>, wait: &mut Wait, (begun, seconds): (Instant, u64)) -> Result<(), String> {
     let (series, shown) = (Series::default(), Instant::now());
     let mut burn = Burn { series, begun, seconds, shown, round: 0, results: (0, 0), without_result: 0 };
     let mut given_up = BTreeSet::new();
@@ -49,7 +48,10 @@ pub(crate) fn run(
         std::thread::sleep(Duration::from_secs(1).saturating_sub(asked.elapsed()));
     }
     burn.series.lines().try_for_each(|line| print(&line))?;
-    Ok(burn.series.wrong_values > 0)
+    if burn.series.is_empty() && work.stop.signal().is_none() {
+        return Err(format!("no test began within {seconds} s: give more --seconds"));
+    }
+    Ok(())
 }
 
 impl Burn {

@@ -1,8 +1,8 @@
-//! `railgate-gpu-selftest`: computes, copies and remembers on each GPU, and compares every value; measures rates.
+//! `railgate-gpu-selftest`: computes, copies and stores on each GPU, and compares every value; measures rates.
 //!
 //! Prints one line of JSON for each test as soon as it ends ([`railgate_model::GpuSelfTested`]), so that a GPU that hangs costs only
 //! what comes after; a burn prints them at its end. Exit code 0: every test ran or is `unknown`; 1: a value was wrong; 2: wrong arguments;
-//! 3: no GPU could be tested; 130 and 143: ended by SIGINT or SIGTERM, without a wrong value until then.
+//! 3: no GPU could be tested, or no test of a burn began; 130 and 143: ended by SIGINT or SIGTERM, without a wrong value before.
 //! Only GPUs that this process sees and that no other process uses are tested, unless `--shared` is given.
 
 mod burn;
@@ -41,7 +41,7 @@ use kernels::Shape;
 use plan::{Length, Plants, Times};
 use said::Said;
 use stop::Stop;
-use wait::{Event, Patience, Sink, Wait};
+use wait::{Patience, Sink, Wait};
 
 /// Tests the GPUs of this node or job: matrix products with every value compared, memory, copies, clocks, rates.
 #[derive(Debug, Parser)]
@@ -50,7 +50,7 @@ use wait::{Event, Patience, Sink, Wait};
     after_help = "Examples:
   railgate-gpu-selftest                                    all GPUs, a few seconds
   railgate-gpu-selftest --length full --gpu 0000:61:00.0   one GPU, longer
-  railgate-gpu-selftest --length burn --seconds 3600       all GPUs, an hour; Ctrl-C ends it with the results until then
+  railgate-gpu-selftest --length burn --seconds 3600       all GPUs, an hour; Ctrl-C ends it and prints the results so far
 
 Each line is a JSON object; `unknown` is the reason why a test has no result. A burn shows its progress on standard error, prints
 rounds with wrong values or without a result at once, and at its end a line for each test: the median of each figure over all rounds, with
@@ -64,10 +64,10 @@ struct Arguments {
     /// How long each GPU works.
     #[arg(long, value_enum, default_value = "quick")]
     length: Length,
-    /// Length of a burn. Default: 600.
+    /// Length of a burn, from the time when the driver is loaded. Default: 600.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=30 * 86_400))]
     seconds: Option<u64>,
-    /// Tests also GPUs that other processes use: their rates are then too low, and the other processes become slower. For tests by hand
+    /// Also tests GPUs that other processes use: their rates are then too low, and the other processes become slower. For tests by hand
     /// only.
     #[arg(long)]
     shared: bool,
@@ -152,18 +152,28 @@ fn run(arguments: &Arguments) -> Result<i32, String> {
     // From here on, since a driver that is not loaded takes seconds to start.
     let (begun, patience) = (Instant::now(), arguments.seconds_of_patience());
     let burn = (arguments.length == Length::Burn).then(|| arguments.seconds.unwrap_or(burn::SECONDS));
-    let mut wait = Wait::new(match burn {
+    let patience = match burn {
         Some(_) => Patience::Silence(patience),
         None => Patience::Until(begun + Duration::from_secs(patience), patience),
-    });
-    let signal = wait.sender();
-    let end = burn.map(|seconds| begun + Duration::from_secs(seconds));
-    let stop = Stop::on_signals(end, move |which| drop(signal.send(Event::Signal(which))))?;
+    };
+    let stop = Stop::on_signals()?;
+    let mut wait = Wait::new(patience, stop.clone());
     let asked = wait.for_one(|| {
         let devices = Driver::load()?.devices()?;
         Ok((devices, Nvml::init().map_err(|why| why.to_string())))
     });
-    let asked = asked.ok_or_else(|| format!("the driver: {}", wait.why()))?;
+    let Some(asked) = asked else {
+        let why = format!("the driver: {}", wait.why());
+        if stop.signal().is_none() {
+            return Err(why);
+        }
+        eprintln!("error: {why}");
+        return Ok(stop.exit_code());
+    };
+    // The time of a burn does not include the start of the driver.
+    let begun = Instant::now();
+    let end = burn.map(|seconds| begun + Duration::from_secs(seconds));
+    let stop = stop.at(end);
     let (devices, nvml) = asked.map_err(|why: String| why + &not_permitted())?;
     let (devices, absent) = wanted(devices, &arguments.gpu)?;
     for gpu in absent {
@@ -173,19 +183,11 @@ fn run(arguments: &Arguments) -> Result<i32, String> {
     let times = Times { products: arguments.products.unwrap_or(usual.products), ..usual };
     let (plants, shared) = (arguments.plants(), arguments.shared);
     let work = Arc::new(Work { devices, nvml, times, plants, shared, stop });
-    let any_wrong = match burn {
+    match burn {
         Some(seconds) => burn::run(&work, &mut wait, (begun, seconds))?,
-        None => {
-            let mut printed = Printed::default();
-            round(&work, &mut wait, &BTreeSet::new(), &mut printed)?;
-            printed.any_wrong
-        }
-    };
-    Ok(match wait.signal() {
-        _ if any_wrong => 1,
-        Some(signal) => stop::exit_code(signal),
-        None => 0,
-    })
+        None => drop(round(&work, &mut wait, &BTreeSet::new(), &mut Printed)?),
+    }
+    Ok(work.stop.exit_code())
 }
 
 /// All tests once, without the GPUs that were given up before. Returns the numbers of those that did not answer.
@@ -269,14 +271,11 @@ fn not_permitted() -> String {
 }
 
 /// Prints lines at once.
-#[derive(Debug, Default)]
-struct Printed {
-    any_wrong: bool,
-}
+#[derive(Debug)]
+struct Printed;
 
 impl Sink for Printed {
     fn line(&mut self, line: GpuSelfTested) -> Result<(), String> {
-        self.any_wrong |= matches!(line.values, ValueCheck::Wrong { .. });
         print(&line)
     }
 }

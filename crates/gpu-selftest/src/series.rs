@@ -36,6 +36,10 @@ struct Row {
 }
 
 impl Series {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Adds a result. Returns whether it is the first of its test that is unknown.
     pub(crate) fn add(&mut self, line: GpuSelfTested) -> bool {
         let key = (line.gpu, line.to, line.test);

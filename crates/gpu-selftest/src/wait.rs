@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-use railgate_model::GpuSelfTested;
+use railgate_model::{GpuSelfTested, ValueCheck};
+
+use crate::stop::Stop;
 
 /// Time for the tests that run when a signal arrives.
 const GRACE: Duration = Duration::from_secs(5);
+/// Pause between two checks for a signal while the driver is loaded.
+const BETWEEN: Duration = Duration::from_millis(200);
 
 /// What a thread reports.
 pub(crate) enum Event {
     Line(usize, usize, Box<GpuSelfTested>),
     Ended(usize, usize),
-    Signal(Signal),
 }
 
 /// How long a GPU may take.
@@ -57,23 +59,13 @@ pub(crate) struct Wait {
     sender: Sender<Event>,
     /// Number of the call of [`Wait::all`]: a thread that was given up may still report to an earlier one.
     phase: usize,
-    /// The signal that ends the program, and when it was noticed.
-    signal: Option<(Signal, Instant)>,
+    stop: Stop,
 }
 
 impl Wait {
-    pub(crate) fn new(patience: Patience) -> Self {
+    pub(crate) fn new(patience: Patience, stop: Stop) -> Self {
         let (sender, events) = mpsc::channel();
-        Wait { patience, events, sender, phase: 0, signal: None }
-    }
-
-    /// Where a signal is reported.
-    pub(crate) fn sender(&self) -> Sender<Event> {
-        self.sender.clone()
-    }
-
-    pub(crate) fn signal(&self) -> Option<Signal> {
-        self.signal.map(|(signal, _)| signal)
+        Wait { patience, events, sender, phase: 0, stop }
     }
 
     /// Whether a GPU that does not answer leaves time for the others.
@@ -83,15 +75,22 @@ impl Wait {
 
     /// Why a GPU has no result.
     pub(crate) fn why(&self) -> String {
-        self.signal().map_or_else(|| self.patience.why(), |signal| format!("ended by {signal}"))
+        self.stop.signal().map_or_else(|| self.patience.why(), |(signal, _)| format!("ended by {signal}"))
     }
 
-    /// Runs something that may hang; `None` if it has no answer in time.
+    /// Runs something that may hang; `None` if it has no answer in time, or a signal arrives before.
     pub(crate) fn for_one<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, answer) = mpsc::channel();
         std::thread::spawn(move || drop(sender.send(run())));
         let end = self.patience.end(Instant::now());
-        answer.recv_timeout(end.saturating_duration_since(Instant::now())).ok()
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match answer.recv_timeout(left.min(BETWEEN)) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() && self.stop.signal().is_none() => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+            }
+        }
     }
 
     /// Runs tests at the same time, and returns the numbers of those that did not end in time. A thread in a driver that hangs is not
@@ -120,19 +119,22 @@ impl Wait {
             match self.events.recv_timeout(self.pause(&heard)) {
                 Ok(Event::Line(of, number, line)) if of == phase && heard.contains_key(&number) => {
                     heard.insert(number, Instant::now());
+                    if matches!(line.values, ValueCheck::Wrong { .. }) {
+                        self.stop.found_wrong();
+                    }
                     sink.line(*line)?;
                 }
                 Ok(Event::Ended(of, number)) if of == phase => drop(heard.remove(&number)),
                 // Of a GPU that was given up.
                 Ok(Event::Line(..) | Event::Ended(..)) => {}
-                Ok(Event::Signal(signal)) => self.signal = Some((signal, Instant::now())),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             sink.time_passes();
             let now = Instant::now();
             let is_over = |last: Instant| {
-                now >= self.patience.end(last) || self.signal.is_some_and(|(_, since)| now >= since + GRACE)
+                now >= self.patience.end(last)
+                    || self.stop.signal().is_some_and(|(_, since)| now >= since + GRACE)
             };
             given_up.extend(heard.iter().filter(|(_, last)| is_over(**last)).map(|(number, _)| *number));
             heard.retain(|number, _| !given_up.contains(number));
@@ -143,7 +145,7 @@ impl Wait {
     fn pause(&self, heard: &BTreeMap<usize, Instant>) -> Duration {
         let now = Instant::now();
         let ends = heard.values().map(|last| self.patience.end(*last).saturating_duration_since(now));
-        let grace = self.signal.map(|(_, since)| (since + GRACE).saturating_duration_since(now));
+        let grace = self.stop.signal().map(|(_, since)| (since + GRACE).saturating_duration_since(now));
         ends.chain(grace).fold(Duration::from_secs(1), Duration::min)
     }
 }

@@ -5,6 +5,7 @@ mod machine;
 
 use std::io::Read as _;
 use std::process::Child;
+use std::time::Duration;
 
 use cuda::Wrong;
 use machine::{Machine, first_line, first_progress, of, other_process, why};
@@ -23,6 +24,19 @@ fn ended(mut child: Child, before: &str) -> (i32, Vec<GpuSelfTested>, String) {
 
 fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+}
+
+/// Waits until a signal no longer ends the program by itself.
+fn until_signals_are_taken(child: &Child) {
+    let mask = 1 << (Signal::SIGTERM as u32 - 1);
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        if u64::from_str_radix(blocked.trim(), 16).unwrap() & mask != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -99,6 +113,69 @@ fn a_gpu_that_hangs_costs_a_burn_only_that_gpu() {
     let silent: Vec<_> = lines.iter().filter(|line| line.gpu == machine.addresses[1]).collect();
     assert!(silent.iter().all(|line| why(line) == "no answer for 4 s"), "{silent:?}");
     assert!(of(&lines, &machine.addresses[0], "gemm-bf16").measured["rounds_count"] >= 2.0, "{told}");
+}
+
+/// Between two rounds no thread of a GPU is waited for.
+#[test]
+fn a_signal_between_two_rounds_ends_a_burn_with_its_exit_code() {
+    let mut machine = Machine::new(0x22);
+    for gpu in &mut machine.nvml.gpus {
+        gpu.processes = Reading::Known(vec![other_process(4711)]);
+    }
+    let mut child = machine.start(&["--length", "burn", "--seconds", "86400"]);
+    // Where each GPU is in use, a round takes no time, and the program sleeps after it.
+    first_progress(&mut child);
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(ended(child, "").0, 143);
+}
+
+#[test]
+fn a_signal_ends_the_program_while_the_driver_hangs() {
+    for (bus, length) in [(0x24, "quick"), (0x26, "burn")] {
+        let mut machine = Machine::new(bus);
+        machine.cuda.hang.insert("cuInit".to_owned());
+        let child = machine.start(&["--length", length, "--deadline", "60"]);
+        until_signals_are_taken(&child);
+        signal(&child, Signal::SIGTERM);
+        let (code, lines, told) = ended(child, "");
+        assert_eq!((code, lines.len(), told.as_str()), (143, 0, "error: the driver: ended by SIGTERM\n"));
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_hide_a_wrong_value() {
+    let mut machine = Machine::new(0x28);
+    machine.cuda.wrong = vec![Wrong { device: 0, kernel: "gemm_fp16".to_owned(), word: 7, bit: 22 }];
+    // The first signal waits for this one.
+    machine.nvml.behaviour.hang_gpus.insert(machine.nvml.gpus[1].index);
+    let mut child = machine.start(&["--length", "burn", "--seconds", "86400"]);
+    let first: GpuSelfTested = serde_json::from_str(&first_line(&mut child)).unwrap();
+    assert_eq!(first.test, "gemm-fp16");
+    signal(&child, Signal::SIGINT);
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(ended(child, "").0, 1);
+}
+
+/// The driver takes longer to start than the burn is to last.
+#[test]
+fn the_time_of_a_burn_begins_when_the_driver_is_loaded() {
+    let mut machine = Machine::new(0x2A);
+    machine.cuda.devices.truncate(1);
+    machine.nvml.behaviour.delay_ms.insert("nvmlInit_v2".to_owned(), 6_000);
+    let child = machine.start(&["--length", "burn", "--seconds", "5"]);
+    let (code, lines, told) = ended(child, "");
+    assert_eq!(code, 0, "{told}");
+    assert!(matches!(of(&lines, &machine.addresses[0], "gemm-bf16").values, ValueCheck::Right { .. }));
+}
+
+#[test]
+fn a_burn_without_a_test_is_an_error() {
+    let mut machine = Machine::new(0x2C);
+    machine.nvml.behaviour.delay_ms.insert("nvmlDeviceGetComputeRunningProcesses_v3".to_owned(), 3_000);
+    let child = machine.start(&["--length", "burn", "--seconds", "1"]);
+    let (code, lines, told) = ended(child, "");
+    assert_eq!((code, lines.len()), (3, 0), "{told}");
+    assert!(told.ends_with("error: no test began within 1 s: give more --seconds\n"), "{told}");
 }
 
 #[test]
