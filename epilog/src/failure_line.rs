@@ -7,7 +7,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use railgate_model::Severity;
+use railgate_model::{Finding, PREFLIGHT_CHECK, Severity};
 use railgate_node_report::NodeReport;
 use railgate_node_report::application::AppEventKind;
 use railgate_runner::{Hook, acting, append_to_output};
@@ -40,10 +40,12 @@ fn failure_line(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<Str
         return None;
     }
     let (node, more) = (&report.node, format!("railgate report {}", report.job.id));
-    // The most severe finding on the job's own devices.
+    // The most severe findings on the job's own devices.
     let own = report.evidence.iter().filter(|item| item.own == Some(true));
-    let worst = own.filter(|item| item.finding.severity == Severity::Fail).map(|item| &item.finding).next();
-    if let Some(found) = worst {
+    let mut worst = own.map(|item| &item.finding).filter(|found| found.severity == Severity::Fail);
+    // The job's tasks wrote the result of its preflight, so it proves nothing.
+    let of_preflight = |found: &&Finding| found.check == PREFLIGHT_CHECK;
+    if let Some(found) = worst.clone().find(|found| !of_preflight(found)) {
         let what = format!("{}: {}", found.subject(), found.what);
         return Some(format!("railgate: hardware fault on {node}, not your program: {what} ({more})"));
     }
@@ -54,7 +56,14 @@ fn failure_line(report: &NodeReport, alone: impl FnOnce() -> bool) -> Option<Str
         (None, Some((code, what))) => {
             format!("railgate: likely a program error: Xid {code} on {node}: {what} ({more})")
         }
-        (None, None) => return None,
+        (None, None) => {
+            return worst.find(of_preflight).map(|found| {
+                format!(
+                    "railgate: the job's own preflight names {node} (not confirmed by root): {} ({more})",
+                    found.what
+                )
+            });
+        }
     };
     alone().then_some(text)
 }
@@ -128,7 +137,7 @@ fn first_nan(report: &NodeReport) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_model::{Class, Finding};
+    use railgate_model::Class;
     use railgate_node_report::application::{AppEvent, Application, RankApplication};
     use railgate_node_report::{EvidenceItem, Exit};
 
@@ -174,6 +183,34 @@ mod tests {
             others.evidence = vec![lost(own)];
             assert_eq!(failure_line(&others, || true), None, "{own:?}");
         }
+    }
+
+    fn named() -> EvidenceItem {
+        let mut item = lost(Some(true));
+        (item.finding.check, item.finding.part) = (PREFLIGHT_CHECK.to_owned(), String::new());
+        item.finding.what = "rail 3 of n1: 96 Gb/s".to_owned();
+        item
+    }
+
+    #[test]
+    fn a_result_of_the_jobs_own_preflight_is_not_reported_as_a_hardware_fault() {
+        let mut report = failed();
+        report.evidence = vec![named()];
+        assert_eq!(
+            failure_line(&report, || false).unwrap(),
+            "railgate: the job's own preflight names n1 (not confirmed by root): rail 3 of n1: 96 Gb/s \
+             (railgate report 7)"
+        );
+        let event = AppEvent { time: 5, step: 40, what: AppEventKind::Nan, loss: None };
+        let rank = RankApplication { events: vec![event], ..RankApplication::default() };
+        report.application = Some(Application { ranks: vec![rank], problems: vec![] });
+        assert!(failure_line(&report, || true).unwrap().contains("program error"));
+        report.evidence = vec![named(), lost(Some(true))];
+        assert!(
+            failure_line(&report, || true)
+                .unwrap()
+                .contains("hardware fault on n1, not your program: gpu-lost@3")
+        );
     }
 
     #[test]

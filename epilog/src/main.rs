@@ -15,7 +15,9 @@ mod whole_node;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use railgate_model::{Allocation, Class, Finding, Job, KernelMark, Phase, Severity, Snapshot};
+use railgate_model::{
+    Allocation, Class, Finding, Job, KernelMark, PREFLIGHT_CHECK, Phase, Severity, Snapshot,
+};
 use railgate_node_report::comm::refer;
 use railgate_node_report::{
     EvidenceItem, Exit, GateRun, NodeReport, RunGpus, Window, evidence, gpu_uses, kernel_events, port_uses,
@@ -184,7 +186,7 @@ fn preflight(hook: &Hook, report: &mut NodeReport) {
     let Some(what) = preflight_mark(&hook.places.run, job.id, job.uid) else { return };
     tracing::info!(job = job.id, "the job's preflight names this node: {what}");
     let finding = Finding {
-        check: "preflight".to_owned(),
+        check: PREFLIGHT_CHECK.to_owned(),
         part: String::new(),
         severity: Severity::Fail,
         class: Class::Node,

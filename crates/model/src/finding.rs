@@ -68,6 +68,9 @@ pub struct Evidence {
     pub source: String,
 }
 
+/// `check` of what a job's own preflight found of a node. The job's tasks wrote it and can forge it: it is never evidence of a hardware fault.
+pub const PREFLIGHT_CHECK: &str = "preflight";
+
 /// The result of one check for one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {

@@ -56,7 +56,7 @@ pub use drive_health::DriveHealth;
 pub use extras::{Extra, Extras, FollowUp};
 pub use fabric::{Fabric, Hca, LinkLayer, PhysState, Port, PortState};
 pub use fabric_details::{Gid, HcaDetails, Interface, PortDetails, roce_mtu};
-pub use finding::{Class, Evidence, Finding, Severity};
+pub use finding::{Class, Evidence, Finding, PREFLIGHT_CHECK, Severity};
 pub use gpu::{Access, EccCounts, Gpu, GpuProcess, Gpus, MemoryUse, NvLink, RecoveryAction, RowRemap};
 pub use gpu_details::{GpuDetails, GpuFabric, LinkErrors, NvLinkErrors, Peer, RetiredPages, SramEcc};
 pub use gpu_places::GpuPlace;

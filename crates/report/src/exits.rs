@@ -21,7 +21,12 @@ pub(crate) fn exit_said(exit: Exit) -> String {
 pub(crate) fn telling_exit(attempt: &Attempt) -> Option<String> {
     let ended_so = matches!(
         attempt.ended.kind,
-        EndKind::Completed | EndKind::Hardware | EndKind::Hung | EndKind::Application | EndKind::Unknown
+        EndKind::Completed
+            | EndKind::Hardware
+            | EndKind::Preflight
+            | EndKind::Hung
+            | EndKind::Application
+            | EndKind::Unknown
     );
     attempt.exit().filter(|_| ended_so).map(exit_said)
 }

@@ -237,6 +237,7 @@ pub(crate) fn explains(attempt: &Attempt) -> bool {
         | EndKind::OutOfMemory
         | EndKind::NodeDied
         | EndKind::Hardware
+        | EndKind::Preflight
         | EndKind::Hung
         | EndKind::Application => true,
     }

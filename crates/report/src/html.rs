@@ -46,6 +46,7 @@ fn tone(kind: EndKind) -> &'static str {
         | EndKind::Deadline
         | EndKind::OutOfMemory
         | EndKind::MovedByGate
+        | EndKind::Preflight
         | EndKind::Application
         | EndKind::Unknown => "warn",
     }

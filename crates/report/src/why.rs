@@ -1,6 +1,7 @@
 mod hung;
 mod lost;
 pub(crate) mod memory;
+mod preflight;
 mod waiting;
 
 use railgate_model::xid_catalogue::{Owner, explain, lookup};
@@ -13,6 +14,7 @@ use crate::exits::{OUT_OF_MEMORY, exit_said, explain_exit};
 use hung::hung;
 use lost::{died, put_back};
 use memory::shortage;
+use preflight::{is_of_preflight, named_by_preflight, named_only_by_preflight};
 pub(crate) use waiting::{known_reason, refused, way_out};
 
 /// How an attempt ended.
@@ -43,6 +45,8 @@ pub enum EndKind {
     Requeued,
     /// Hardware fault during the run.
     Hardware,
+    /// Its own preflight named a node, and no check of railgate found a fault.
+    Preflight,
     /// It hung, and the guard ended its steps.
     Hung,
     /// Ended by the program itself, as far as is known.
@@ -68,6 +72,7 @@ impl EndKind {
             EndKind::MovedByGate => "refused by the gate",
             EndKind::Requeued => "requeued",
             EndKind::Hardware => "hardware fault during the run",
+            EndKind::Preflight => "its own preflight named a node",
             EndKind::Hung => "hung, and was ended",
             EndKind::Application => "looks like the application",
             EndKind::Unknown => "could not tell",
@@ -203,7 +208,7 @@ pub fn why_ended(attempt: &Attempt, slurm: Option<&SlurmView>, next: Next<'_>) -
     if !hardware.is_empty() {
         return broke(attempt, exit, hardware);
     }
-    hung(attempt).unwrap_or_else(|| application(attempt, exit))
+    named_by_preflight(attempt, exit).or_else(|| hung(attempt)).unwrap_or_else(|| application(attempt, exit))
 }
 
 /// Whether the exit status is the one that Slurm sets for an attempt whose node died: 0 in 22.05, 1 in 24.11
@@ -229,7 +234,7 @@ fn in_time_order(proof: &mut [Proof]) {
 pub(crate) fn hardware(attempt: &Attempt) -> Vec<Proof> {
     let mut proof = Vec::new();
     for node in &attempt.nodes {
-        let found = node.evidence.iter().filter(|item| counts(item, node));
+        let found = node.evidence.iter().filter(|item| counts(item, node) && !is_of_preflight(item));
         for item in found.filter(|item| why_not(attempt, node, item).is_none()) {
             proof.push(Proof { time: item.time, node: node.node.clone(), what: fault(item) });
         }
@@ -244,7 +249,8 @@ pub(crate) fn hardware(attempt: &Attempt) -> Vec<Proof> {
     // The controller may have seen evidence that is missing from this report.
     let decided = attempt.decision.iter().flat_map(|decision| &decision.nodes);
     for node in decided.filter(|node| node.evidence) {
-        if !proof.iter().any(|proof| proof.node == node.node) {
+        let forgeable = attempt.nodes.iter().any(|report| named_only_by_preflight(report, &node.node));
+        if !forgeable && !proof.iter().any(|proof| proof.node == node.node) {
             proof.push(Proof { time: None, node: node.node.clone(), what: node.reason.clone() });
         }
     }
@@ -254,6 +260,9 @@ pub(crate) fn hardware(attempt: &Attempt) -> Vec<Proof> {
 
 /// Sentence about a fault.
 fn fault(item: &EvidenceItem) -> String {
+    if is_of_preflight(item) {
+        return format!("reported by the job: {}", item.finding.what);
+    }
     let named = item.device.is_empty() || item.finding.what.contains(&item.device);
     let device = if named { String::new() } else { format!(" ({})", item.device) };
     format!("{}{device}: {}", item.finding.subject(), item.finding.what)
@@ -322,7 +331,9 @@ pub(crate) fn decided(attempt: &Attempt, decision: &Decision) -> String {
         return decision.why.clone();
     }
     match attempt.ended.kind {
-        EndKind::Hardware => "a restart was not asked for (#SBATCH --railgate-requeue=auto)".to_owned(),
+        EndKind::Hardware | EndKind::Preflight => {
+            "a restart was not asked for (#SBATCH --railgate-requeue=auto)".to_owned()
+        }
         EndKind::Unknown => "it is not known whether a fault of a node ended it".to_owned(),
         _ => "no fault of a node ended it".to_owned(),
     }
@@ -463,7 +474,9 @@ fn broke(attempt: &Attempt, exit: Exit, proof: Vec<Proof>) -> Ended {
                 .to_owned(),
         );
     }
-    let of_the_job = attempt.nodes.iter().flat_map(|node| &node.evidence).any(|item| item.own == Some(true));
+    let mut evidence =
+        attempt.nodes.iter().flat_map(|node| &node.evidence).filter(|item| !is_of_preflight(item));
+    let of_the_job = evidence.any(|item| item.own == Some(true));
     let what = if of_the_job { "Hardware that the job held" } else { "A part of the job's nodes" };
     Ended {
         kind: EndKind::Hardware,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, setrlimit};
 use railgate_child::ask;
 use railgate_model::xid_catalogue::{Owner, lookup};
-use railgate_model::{Class, Finding, PciAddress, Reading, Severity, UnixMillis};
+use railgate_model::{Class, Finding, PREFLIGHT_CHECK, PciAddress, Reading, Severity, UnixMillis};
 use railgate_node_report::application::AppEventKind;
 use railgate_node_report::{ActKind, Decision, Exit};
 use serde::{Deserialize, Serialize};
@@ -531,6 +531,7 @@ impl Part {
             .evidence
             .0
             .iter()
+            .filter(|item| item.finding.check.0 != PREFLIGHT_CHECK)
             .any(|item| item.own == Some(true) && item.finding.severity == Severity::Fail);
         let mut events =
             self.application.iter().flat_map(|told| &told.ranks.0).flat_map(|rank| &rank.events.0);
@@ -594,6 +595,16 @@ mod tests {
     fn told(report: &railgate_node_report::NodeReport) -> NodeWord {
         let part: Part = serde_json::from_slice(&serde_json::to_vec(report).unwrap()).unwrap();
         part.word(48_213, "n1")
+    }
+
+    #[test]
+    fn the_jobs_own_preflight_does_not_speak_for_the_hardware() {
+        let mut report = part("n1", &job(0..8), "", vec![lost_gpu()], 256);
+        report.evidence[0].own = Some(true);
+        assert!(told(&report).speaks);
+        report.evidence[0].finding.check = PREFLIGHT_CHECK.to_owned();
+        let word = told(&report);
+        assert!(!word.speaks && !word.evidence.is_empty(), "the controller still sees it: {word:?}");
     }
 
     #[test]

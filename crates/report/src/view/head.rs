@@ -123,7 +123,10 @@ pub(super) fn ending(ended: &Ended) -> Ending {
 
 /// Nodes that ended an attempt.
 fn blamed(attempt: &Attempt) -> String {
-    if !matches!(attempt.ended.kind, EndKind::Hardware | EndKind::MovedByGate | EndKind::NodeDied) {
+    if !matches!(
+        attempt.ended.kind,
+        EndKind::Hardware | EndKind::Preflight | EndKind::MovedByGate | EndKind::NodeDied
+    ) {
         return String::new();
     }
     let mut names: Vec<&str> = attempt.ended.proof.iter().map(|proof| proof.node.as_str()).collect();

@@ -193,6 +193,7 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
     let mut parts = vec![ended.title().to_owned()];
     for (kinds, what) in [
         (&[EndKind::Hardware, EndKind::NodeDied][..], "lost to hardware"),
+        (&[EndKind::Preflight][..], "stopped by its preflight"),
         (&[EndKind::Hung][..], "ended because it hung"),
         (&[EndKind::MovedByGate][..], "refused by the gate"),
     ] {

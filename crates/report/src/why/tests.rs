@@ -33,6 +33,36 @@ fn lost_gpu_with_its_xid_is_a_hardware_fault_in_time_order() {
 }
 
 #[test]
+fn a_result_of_the_jobs_own_preflight_is_no_proof_of_a_hardware_fault() {
+    let found = finding("preflight", "", Severity::Fail, Class::Node, "rail 3 of n1: 96 Gb/s");
+    let named = |more: Vec<Finding>| part("n1", &job(0..8), "", [vec![found.clone()], more].concat(), 256);
+    let mut node = named(vec![]);
+    node.evidence[0].own = Some(true);
+    // The controller has seen the same evidence.
+    let mut requeued = decision(0, DecisionKind::Requeued, 256);
+    requeued.nodes.iter_mut().for_each(|node| (node.node, node.evidence) = ("n1".to_owned(), true));
+    assert!(!requeued.nodes.is_empty());
+    for decisions in [vec![], vec![requeued]] {
+        let report = merged(vec![node.clone(), quiet("n2", 256)], decisions, None);
+        let ended = &report.attempts[0].ended;
+        assert_eq!(ended.kind, EndKind::Preflight, "{ended:#?}");
+        assert_eq!(
+            ended.why,
+            "The job's own preflight named n1; the job ended with exit code 1 (a general error: in Python, an exception). The job's \
+             tasks wrote this result, and railgate did not confirm it. On n1: rail 3 of n1: 96 Gb/s. An admin: railgate check --full on n1."
+        );
+        assert_eq!(ended.proof[0].what, "reported by the job: rail 3 of n1: 96 Gb/s");
+        assert!(hardware(&report.attempts[0]).is_empty());
+    }
+    // Proven faults take precedence.
+    let mut broken = named(vec![lost_gpu()]);
+    broken.evidence.iter_mut().for_each(|item| item.own = Some(true));
+    let ended = pair(broken, quiet("n2", 256)).ended;
+    assert_eq!(ended.kind, EndKind::Hardware);
+    assert!(ended.proof.iter().all(|proof| !proof.what.contains("96 Gb/s")), "{ended:#?}");
+}
+
+#[test]
 fn report_and_controller_judge_a_site_finding_alike() {
     let raid = finding("site-raid", "", Severity::Fail, Class::Node, "md0 degraded");
     let judged = |own: Option<bool>, discounted: Vec<railgate_node_report::Discounted>| {

@@ -89,6 +89,7 @@ fn how(attempt: &Attempt) -> String {
         EndKind::MovedByGate => return "REFUSED BY THE GATE before it started".to_owned(),
         EndKind::Requeued => "REQUEUED",
         EndKind::Hardware => "HARDWARE FAULT",
+        EndKind::Preflight => "NAMED BY ITS OWN PREFLIGHT",
         EndKind::Hung => "HUNG, ended by the guard",
         EndKind::Application => "FAILED, looks like the application",
         EndKind::Unknown => "ENDED, could not tell why",
