@@ -57,6 +57,13 @@ impl SlurmConfig {
             }
         }
         within(&mut problems, "slurm.timeout", self.timeout, 1, 60);
+        // A preflight can keep a script from starting, which its owner has to ask for.
+        if self.default_gate == GateLevel::Preflight {
+            problems.push(
+                "slurm.default_gate: preflight is only for jobs that ask for it (slurm.allow_gate)"
+                    .to_owned(),
+            );
+        }
         problems
     }
 
@@ -240,6 +247,11 @@ mod tests {
         let slurm =
             SlurmConfig { bin_dir: PathBuf::from("bin"), timeout: Duration::ZERO, ..SlurmConfig::default() };
         assert_eq!(slurm.problems().len(), 2);
+        let unasked = SlurmConfig { default_gate: GateLevel::Preflight, ..SlurmConfig::default() };
+        assert_eq!(
+            unasked.problems(),
+            ["slurm.default_gate: preflight is only for jobs that ask for it (slurm.allow_gate)"]
+        );
         let breaker = BreakerConfig { max_percent: f64::NAN, ..BreakerConfig::default() };
         assert_eq!(breaker.problems(), ["breaker.max_percent: NaN is not within 0 to 100"]);
         let requeue =
