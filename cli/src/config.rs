@@ -65,10 +65,13 @@ fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
         nodes.extend(sorts(&text).into_iter().filter(|name| name != first));
     }
     let mut problems: Vec<Problem> = Vec::new();
-    let mut profiles = Vec::new();
+    let (mut profiles, mut warnings) = (Vec::new(), Vec::new());
     for name in &nodes {
         match Loaded::read(&site.config_file, site.config_required, name) {
-            Ok(loaded) => profiles.extend(profile_problem(site, &loaded)),
+            Ok(loaded) => {
+                profiles.extend(profile_problem(site, &loaded));
+                warnings.extend(loaded.config.selftest.warning());
+            }
             Err(ConfigError::Invalid(found)) => {
                 problems.extend(
                     found.into_iter().filter(|problem| !problems.contains(problem)).collect::<Vec<_>>(),
@@ -78,6 +81,10 @@ fn check(site: &Site, node: Option<&str>) -> anyhow::Result<u8> {
         }
     }
     profiles.dedup();
+    warnings.dedup();
+    for warning in &warnings {
+        complain!("{warning}");
+    }
     for problem in &profiles {
         complain!("{problem}");
     }

@@ -10,7 +10,7 @@ mod results;
 mod screen;
 pub(crate) mod steps;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use railgate_preflight::{Plan, Round, Settings};
@@ -28,6 +28,8 @@ const MOST_NODES: usize = 4096;
 pub(crate) const START: Duration = Duration::from_secs(30);
 /// A pair waits this long for its other end, and then tests for at most 20 s.
 const PAIR: Duration = Duration::from_secs(50);
+/// All pairs of a round at once.
+const ROUND: Duration = PAIR.saturating_add(START);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,7 +61,7 @@ pub(crate) struct Args {
     /// Do on this node what the environment orders
     #[arg(long, hide = true)]
     on_node: bool,
-    /// Run by the SPANK plugin in the place of the batch script: exit code 1 only if a node is named, so that the script must not start
+    /// Run by the SPANK plugin in the place of the batch script: exit code 86 only if a node is named, so that the script must not start
     #[arg(long, hide = true)]
     before_script: bool,
 }
@@ -96,7 +98,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.before_script {
         return before_script::run(site, args);
     }
-    let (results, _) = tested(site, args)?;
+    let (results, _) = tested(site, args, None)?;
     print(args, &results)?;
     Ok(match (results.names_something(), results.is_incomplete()) {
         (true, _) => exit::UNFIT,
@@ -112,8 +114,8 @@ fn print(args: &Args, results: &Results) -> anyhow::Result<()> {
     }
 }
 
-/// Runs all tests.
-fn tested(site: &Site, args: &Args) -> anyhow::Result<(Results, Steps)> {
+/// Runs all tests, or those that end before `until`.
+fn tested(site: &Site, args: &Args, until: Option<Instant>) -> anyhow::Result<(Results, Steps)> {
     let job = variable("SLURM_JOB_ID")?;
     let nodes = hostlist::expand(&variable("SLURM_JOB_NODELIST")?).context("SLURM_JOB_NODELIST")?;
     ensure!(
@@ -124,10 +126,10 @@ fn tested(site: &Site, args: &Args) -> anyhow::Result<(Results, Steps)> {
     let steps = Steps::new(&job, nodes.len())?;
     let mut results = Results::new(job, nodes);
     if let Some((length, limit)) = args.gpus.length() {
-        gpus(site, &steps, &mut results, length, limit)?;
+        gpus(site, &steps, &mut results, length, limit, until)?;
     }
     if results.nodes.len() > 1 {
-        rails(args, &steps, &mut results)?;
+        rails(args, &steps, &mut results, until)?;
     }
     Ok((results, steps))
 }
@@ -139,12 +141,18 @@ fn gpus(
     results: &mut Results,
     length: &str,
     limit: Duration,
+    until: Option<Instant>,
 ) -> anyhow::Result<()> {
     // A site may hide its configuration from users; the command then does without.
     let config = site.config().map(|config| config.selftest).unwrap_or_default();
     let nodes = results.nodes.clone();
     let most = config.max_nodes_at_once.max(1);
-    for part in nodes.chunks(most) {
+    let limit = limit + START + config.ramp + config.jitter;
+    for (number, part) in nodes.chunks(most).enumerate() {
+        if is_too_late(until, limit) {
+            results.no_time(nodes.get(number * most..).unwrap_or_default(), "the test of the GPUs");
+            break;
+        }
         complain!("preflight: GPUs of {} of {} nodes", part.len(), nodes.len());
         let mut waits_ms = Vec::new();
         for (place, node) in part.iter().enumerate() {
@@ -153,7 +161,6 @@ fn gpus(
             waits_ms.extend((wait > 0).then(|| (node.clone(), wait)));
         }
         let order = Order::Gpus { length: length.to_owned(), waits_ms };
-        let limit = limit + START + config.ramp + config.jitter;
         let hear = &mut |line| results.hear(line);
         if part.len() == nodes.len() {
             steps.run(&order, limit, hear)?;
@@ -164,8 +171,18 @@ fn gpus(
     Ok(())
 }
 
+/// Whether a part that takes at most `limit` may end later than `until`.
+fn is_too_late(until: Option<Instant>, limit: Duration) -> bool {
+    until.is_some_and(|until| until.saturating_duration_since(Instant::now()) < limit)
+}
+
 /// Lets the nodes test each other, round by round.
-fn rails(args: &Args, steps: &Steps, results: &mut Results) -> anyhow::Result<()> {
+fn rails(args: &Args, steps: &Steps, results: &mut Results, until: Option<Instant>) -> anyhow::Result<()> {
+    let nodes = results.nodes.clone();
+    if is_too_late(until, START + ROUND) {
+        results.no_time(&nodes, "the test of the rails");
+        return Ok(());
+    }
     steps.run(&Order::Devices, START, &mut |line| results.hear(line))?;
     let all_have = results.devices.iter().all(|devices| devices.as_ref().is_some_and(|all| !all.is_empty()));
     let net = match args.net {
@@ -192,6 +209,10 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results) -> anyhow::Result<()
     let settings = Settings { expected_gbps: args.expected_gbps, max_latency_times, ..Settings::default() };
     let plan = Plan::new(places, settings);
     while let Some(pairs) = plan.next(&results.rounds) {
+        if is_too_late(until, ROUND) {
+            results.no_time(&nodes, &format!("round {}", results.rounds.len() + 1));
+            break;
+        }
         let many = if pairs.len() == 1 { "pair" } else { "pairs" };
         complain!("preflight: round {}, {} {many} of nodes", results.rounds.len() + 1, pairs.len());
         let names = |node: usize| results.nodes.get(node).cloned().unwrap_or_default();
@@ -201,7 +222,7 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results) -> anyhow::Result<()
             port: port(&results.job),
         };
         results.begin_round();
-        steps.run(&order, PAIR + START, &mut |line| results.hear(line))?;
+        steps.run(&order, ROUND, &mut |line| results.hear(line))?;
         let tested = results.end_round(&pairs);
         results.rounds.push(Round { pairs, tested });
     }
@@ -240,6 +261,15 @@ mod tests {
             assert!((28_000..=32_640).contains(&port(job)), "{job}");
         }
         assert_eq!(port("1") - port("290"), 16);
+    }
+
+    #[test]
+    fn a_part_starts_only_if_it_ends_in_time() {
+        let until = Instant::now() + Duration::from_secs(3600);
+        assert!(!is_too_late(None, Duration::MAX));
+        assert!(!is_too_late(Some(until), Duration::from_secs(60)));
+        assert!(is_too_late(Some(until), Duration::from_secs(3601)));
+        assert!(is_too_late(Some(Instant::now()), ROUND));
     }
 
     #[test]

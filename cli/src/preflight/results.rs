@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::{GpuSelfTested, ValueCheck};
 use railgate_pair::Outcome;
-use railgate_preflight::{Outcome as Judged, Pair, Place, Report, Round, Tested, What};
+use railgate_preflight::{Outcome as Judged, Pair, Place, Report, Round, Sign, Tested, Verdict, What};
 use serde::{Deserialize, Serialize};
 
 use super::lines::Line;
@@ -127,6 +127,12 @@ impl Results {
         self.devices.iter().zip(&self.leafs).map(of_node).collect()
     }
 
+    /// Nodes that could not be tested because too little time is left.
+    pub(crate) fn no_time(&mut self, nodes: &[String], what: &str) {
+        let of = |node: &String| Problem { node: node.clone(), why: format!("no time left for {what}") };
+        self.problems.extend(nodes.iter().map(of));
+    }
+
     pub(crate) fn begin_round(&mut self) {
         self.ends.clear();
     }
@@ -163,7 +169,7 @@ impl Results {
         self.wrong().next().is_some() || !self.report.verdicts.is_empty()
     }
 
-    /// The nodes of [`Results::bad_nodes`], each with the first thing that was found.
+    /// The nodes of [`Results::bad_nodes`] on which a script must not start, each with the first reason.
     pub(crate) fn marks(&self) -> Vec<(String, String)> {
         let of = |node: &str| {
             let wrong = self.wrong().find(|one| one.node == node);
@@ -173,10 +179,22 @@ impl Results {
                 What::Node { node: place, .. } => self.place(node) == Some(*place),
                 _ => false,
             };
-            let rail = || self.report.verdicts.iter().find(|verdict| of_node(&verdict.what));
-            gpu.or_else(|| rail().map(|verdict| verdict.sentence(&self.nodes))).unwrap_or_default()
+            let mut strong = self.report.verdicts.iter().filter(|verdict| self.stops_a_script(verdict));
+            let mut rail = || strong.find(|verdict| of_node(&verdict.what));
+            gpu.or_else(|| rail().map(|verdict| verdict.sentence(&self.nodes)))
         };
-        self.bad_nodes().into_iter().map(|node| (node.to_owned(), of(node))).collect()
+        self.bad_nodes().into_iter().filter_map(|node| Some((node.to_owned(), of(node)?))).collect()
+    }
+
+    /// Whether a verdict about a rail or a node is certain enough to take the nodes away from a job. The rate of one TCP connection and
+    /// a latency depend on the load of both nodes as well.
+    fn stops_a_script(&self, verdict: &Verdict) -> bool {
+        match verdict.sign {
+            Sign::Corrupt { .. } | Sign::Down => true,
+            Sign::Failed => verdict.confirmed,
+            Sign::Slow { .. } => verdict.confirmed && self.net == Some(Net::Rdma),
+            Sign::Late { .. } => false,
+        }
     }
 
     pub(crate) fn is_incomplete(&self) -> bool {
@@ -238,7 +256,7 @@ fn judged(pair: Pair, left: Option<&Outcome>, right: Option<&Outcome>) -> Judged
 
 #[cfg(test)]
 mod tests {
-    use railgate_preflight::{Plan, Settings};
+    use railgate_preflight::{End, Plan, Settings};
 
     use super::*;
 
@@ -337,11 +355,42 @@ mod tests {
             results.rounds.push(Round { pairs, tested });
         }
         results.report = plan.report(&results.rounds);
+        results.net = Some(Net::Rdma);
         assert_eq!(results.bad_nodes(), ["gn2"]);
         assert!(results.names_something() && !results.is_incomplete());
         let marks = results.marks();
         assert!(marks.len() == 1 && marks[0].0 == "gn2", "{marks:?}");
         assert!(marks[0].1.starts_with("rail 1 of gn2: 90 Gb/s "), "{marks:?}");
+    }
+
+    #[test]
+    fn only_a_strong_sign_stops_a_script() {
+        let slow =
+            || Sign::Slow { lowest_gbps: 1.0, usual_gbps: 390.0, usual: railgate_preflight::Usual::Median };
+        let late = || Sign::Late { highest_us: 90.0, usual_us: 2.0 };
+        let rail = || What::Rail(End { node: 1, rail: 0 });
+        let (rdma, tcp) = (Some(Net::Rdma), Some(Net::Tcp));
+        for (what, sign, confirmed, net, stops) in [
+            (rail(), Sign::Corrupt { wrong_words: 1 }, false, tcp, true),
+            (rail(), Sign::Down, false, rdma, true),
+            (rail(), Sign::Failed, true, tcp, true),
+            (rail(), Sign::Failed, false, rdma, false),
+            (rail(), slow(), true, rdma, true),
+            (rail(), slow(), false, rdma, false),
+            (rail(), slow(), true, tcp, false),
+            (rail(), late(), true, rdma, false),
+            (What::Node { node: 1, rails: vec![0, 1], of: 2 }, slow(), true, rdma, true),
+            (What::Node { node: 1, rails: vec![0, 1], of: 2 }, late(), true, rdma, false),
+            (What::Path { left: 0, right: 1, rail: 0 }, Sign::Failed, true, rdma, false),
+        ] {
+            let mut results = results(2);
+            results.net = net;
+            let case = format!("{what:?} {sign:?} {confirmed} {net:?}");
+            results.report.verdicts.push(Verdict { what, confirmed, sign, evidence: Vec::new() });
+            assert!(results.names_something());
+            let named: Vec<String> = results.marks().into_iter().map(|(node, _)| node).collect();
+            assert_eq!(named, if stops { vec!["gn2"] } else { vec![] }, "{case}");
+        }
     }
 
     #[test]

@@ -36,6 +36,9 @@ mod user;
 
 /// In `user/`: what `railgate preflight` accuses this node of, one line of text that the job's tasks write.
 pub const PREFLIGHT_MARK: &str = "preflight";
+/// Exit code of `railgate preflight --before-script` that keeps a batch script from starting: no other program or loader ends with it by
+/// accident.
+pub const PREFLIGHT_NAMED: u8 = 86;
 
 pub use layout::{JobDir, NoRun, Root, Run, RunDir};
 pub use merge::{Change, JOB_DIR, KEPT, Merged, NET, SET, SET_PREFIX, merge};

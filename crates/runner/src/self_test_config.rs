@@ -23,8 +23,11 @@ impl Default for SelfTestConfig {
     }
 }
 
-/// Longest ramp and jitter: a preflight before a batch script has 480 s for all of it.
+/// Longest ramp, and longest jitter.
 const MOST: Duration = Duration::from_secs(60);
+/// Longest ramp and jitter together with which all parts of a preflight fit into the 420 s that it has before a batch script: 90 s for one
+/// group of GPUs, 30 s to find the devices, 80 s for each of three rounds.
+const MOST_TOGETHER: Duration = Duration::from_secs(60);
 
 impl SelfTestConfig {
     /// Values out of range, one line each.
@@ -42,6 +45,19 @@ impl SelfTestConfig {
             }
         }
         wrong
+    }
+
+    /// What an admin should know about valid values.
+    pub fn warning(&self) -> Option<String> {
+        let together = self.ramp.saturating_add(self.jitter);
+        (together > MOST_TOGETHER).then(|| {
+            format!(
+                "selftest.ramp and selftest.jitter: {} s together; above {} s a preflight before a batch script may leave out its last \
+                 parts",
+                together.as_secs(),
+                MOST_TOGETHER.as_secs()
+            )
+        })
     }
 
     /// How long a node waits before its test. `place`: its index among the `of` nodes that test at the same time; `random`: any number.
@@ -73,6 +89,14 @@ mod tests {
     #[test]
     fn values_have_limits() {
         assert!(SelfTestConfig::default().problems().is_empty());
+        let together = |ramp, jitter| SelfTestConfig {
+            ramp: Duration::from_secs(ramp),
+            jitter: Duration::from_secs(jitter),
+            ..SelfTestConfig::default()
+        };
+        assert_eq!(together(40, 20).warning(), None);
+        assert!(together(40, 21).problems().is_empty());
+        assert!(together(40, 21).warning().unwrap().contains("61 s together; above 60 s"));
         let wrong = SelfTestConfig {
             max_nodes_at_once: 0,
             ramp: Duration::from_secs(61),
