@@ -24,10 +24,10 @@ use railgate_node_report::{
 };
 use railgate_rundir::Run;
 use railgate_runner::{
-    Hook, Purpose, application, ask_full_check, check_node, communication, drain, forget_job, guarded, now,
-    preflight_mark, record,
+    Hook, Purpose, acting, application, ask_full_check, check_node, communication, drain, forget_job,
+    guarded, now, preflight_mark, record,
 };
-use railgate_slurm::{ExitCodes, GateLevel};
+use railgate_slurm::{Acting, ExitCodes, GateLevel};
 use railgate_store::{bring_stacks, store};
 
 fn main() -> ExitCode {
@@ -195,7 +195,20 @@ fn preflight(hook: &Hook, report: &mut NodeReport) {
         evidence: Vec::new(),
     };
     report.evidence.push(EvidenceItem { finding, time: None, device: String::new(), own: Some(true) });
-    ask_full_check(&hook.places);
+    if asks_for_full_check(hook, report.exit) {
+        ask_full_check(&hook.places);
+    }
+}
+
+/// Whether the node's next job gets a full check: only after an attempt that ended as one whose script the preflight kept from starting,
+/// and only where railgate acts and a user may have such a check at all, since it delays another job.
+fn asks_for_full_check(hook: &Hook, exit: Option<Exit>) -> bool {
+    const NOT_STARTED: i32 = 1 << 8;
+    let slurm = &hook.config.slurm;
+    let allowed = slurm.default_gate == GateLevel::Full || slurm.allow_gate.contains(&GateLevel::Full);
+    allowed
+        && exit.is_some_and(|exit| exit.status == NOT_STARTED)
+        && matches!(acting(&hook.config, &hook.places), Acting::Allowed)
 }
 
 fn exit(hook: &Hook, report: &mut NodeReport) -> Option<Exit> {

@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 
 use railgate_model::{Allocation, Phase};
 use railgate_node_report::{GateRun, NodeReport, Options};
-use railgate_runner::{
-    Hook, Purpose, check_node, drain, guarded, now, record, start_sampler, take_full_check,
-};
+use railgate_runner::{Hook, Purpose, check_node, drain, guarded, now, record, start_sampler};
 use railgate_slurm::{Client, DrainOutcome, GateLevel};
 use railgate_store::store_start;
 
@@ -55,7 +53,8 @@ fn run(hook: &Hook) -> ExitCode {
     let purpose = Purpose {
         job: Some(job),
         everything: job.allocation != Allocation::NoGpus,
-        full: judged && (hook.granted.gate == GateLevel::Full || take_full_check(&hook.places)),
+        full: judged && hook.granted.gate == GateLevel::Full,
+        may_take_asked: judged,
         ..Purpose::whole_node(Phase::Prolog)
     };
     let check_run = check_node(&hook.config, &hook.places, &hook.node, &purpose);

@@ -22,9 +22,9 @@ pub fn ask_full_check(places: &Places) {
     }
 }
 
-/// Whether a full check is asked for and due. It is asked for no longer afterwards.
-pub fn take_full_check(places: &Places) -> bool {
-    if std::fs::remove_file(places.state.join(ASKED)).is_err() {
+/// Whether a full check is asked for and due; then it counts as taken. It stays asked for until [`full_check_done`].
+pub(crate) fn take_full_check(places: &Places) -> bool {
+    if std::fs::symlink_metadata(places.state.join(ASKED)).is_err() {
         return false;
     }
     let taken = places.state.join(TAKEN);
@@ -34,6 +34,16 @@ pub fn take_full_check(places: &Places) -> bool {
     }
     // Without the record of it, every job could ask for one.
     write_whole(&taken, b"", 0o600).is_ok()
+}
+
+/// A full check of this node has run: none is asked for any more.
+pub(crate) fn full_check_done(places: &Places) {
+    match std::fs::remove_file(places.state.join(ASKED)) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("a full check stays asked for: {ASKED}: {why}")
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -47,12 +57,14 @@ mod tests {
         assert!(!take_full_check(&places));
         ask_full_check(&places);
         assert!(take_full_check(&places));
+        full_check_done(&places);
+        full_check_done(&places);
         assert!(!take_full_check(&places));
         ask_full_check(&places);
         assert!(!take_full_check(&places), "the last one was just now");
+        assert!(dir.path().join(ASKED).exists(), "it follows when the hour is over");
         let old = SystemTime::now() - Duration::from_secs(3601);
         std::fs::File::options().write(true).open(dir.path().join(TAKEN)).unwrap().set_modified(old).unwrap();
-        ask_full_check(&places);
         assert!(take_full_check(&places));
     }
 }

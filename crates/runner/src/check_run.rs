@@ -12,6 +12,7 @@ use railgate_topology_check::judge_topology_file;
 use railgate_rundir::Root;
 use railgate_slurm::{Client, Env};
 
+use crate::asked_check::{full_check_done, take_full_check};
 use crate::history::History;
 use crate::{Config, FindingHistory, Places, SAMPLER_XIDS};
 
@@ -73,6 +74,8 @@ pub struct Purpose<'a> {
     pub kernel_log: bool,
     /// Also exercise the hardware (the self-tests of GPUs and RDMA devices), if the whole node is checked.
     pub full: bool,
+    /// Also do so if a job's preflight asked for it and the last time was more than an hour ago.
+    pub may_take_asked: bool,
     /// Save no state: the result is only displayed.
     pub trial: bool,
 }
@@ -88,6 +91,7 @@ impl Purpose<'_> {
             everything: false,
             kernel_log: false,
             full: false,
+            may_take_asked: false,
             trial: false,
         }
     }
@@ -138,17 +142,22 @@ pub fn check_node(config: &Config, places: &Places, node: &str, purpose: &Purpos
         profile: Some(&profile),
         memory: &history.memory,
     };
-    let readings = follow_ups(&config.gate, &seen, purpose.full);
+    let whole = covers_whole_node(&seen);
+    // A job that does not hold the whole node cannot run it, and leaves it to another one.
+    let full = purpose.full || (purpose.may_take_asked && whole && take_full_check(places));
+    let readings = follow_ups(&config.gate, &seen, full);
     let mut snapshot = snapshot.clone();
     follow_up(&config.source, &readings, began + config.gate.deadline, &mut snapshot);
     let seen = Seen { now: &snapshot, ..seen };
     let verdict = judge(&config.gate, &seen);
-    let whole = covers_whole_node(&seen);
     let took_ms = began.elapsed().as_secs_f64() * 1000.0;
     let known_gpus = history.memory.inventory_in(&snapshot.boot_id);
     let check_run = CheckRun { snapshot, verdict, profile, profile_problem, known_gpus, took_ms };
     if config.source.speaks_for_the_node() && !purpose.trial {
         remember(config, places, purpose, &check_run, history.open, whole);
+        if full && whole {
+            full_check_done(places);
+        }
     }
     check_run
 }

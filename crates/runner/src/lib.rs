@@ -31,7 +31,7 @@ mod testing;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
 pub use application::application;
-pub use asked_check::{ask_full_check, take_full_check};
+pub use asked_check::ask_full_check;
 pub use calibrations::{calibrated_cards, gpu_figures, keep_calibration};
 pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
