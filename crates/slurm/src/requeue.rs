@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use railgate_model::{Class, Severity, UnixMillis, is_site_check};
+use railgate_model::{Class, PREFLIGHT_CHECK, Severity, UnixMillis, is_site_check};
 use serde::{Deserialize, Serialize};
 
+use crate::hostlist;
 use crate::{Acting, Consent, ExitCodes, JobState, RequeueConfig, Used};
 
 /// Signals that Slurm, the job's owner or the kernel's out-of-memory killer sends to a batch script.
@@ -246,6 +247,9 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
         let why = format!("{blamed}; a restart would truncate its log (submit with --open-mode=append)");
         return Decision::Leave { why };
     }
+    if let Some(why) = requires_named_nodes(facts.job, &fatal).filter(|_| !hung) {
+        return Decision::Leave { why };
+    }
     if facts.used.deaths >= allowed {
         return Decision::Hold { why: held(&blamed, facts.used.deaths, allowed) };
     }
@@ -255,6 +259,21 @@ pub fn decide(config: &RequeueConfig, facts: &Facts<'_>) -> Decision {
     exclude.dedup();
     let why = format!("{blamed}; restart {} of {allowed}", facts.used.deaths + 1);
     Decision::Requeue { exclude, why }
+}
+
+/// The explanation for a job that can only start on the nodes which its own preflight names: it would be stopped again. `None` if there is
+/// other evidence, or a node that it can leave out.
+fn requires_named_nodes(job: &JobState, fatal: &[&NodeEvidence]) -> Option<String> {
+    let required = hostlist::expand(&job.required).ok()?;
+    let hopeless = |item: &&NodeEvidence| item.subject == PREFLIGHT_CHECK && required.contains(&item.node);
+    if fatal.is_empty() || !fatal.iter().all(hopeless) {
+        return None;
+    }
+    let mut nodes: Vec<String> = fatal.iter().map(|item| item.node.clone()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let names = hostlist::compress(&nodes);
+    Some(format!("the job requires {names} (--nodelist), which its preflight names"))
 }
 
 /// Explains why none of the evidence counts.
@@ -360,6 +379,36 @@ mod tests {
             own: Some(true),
             at: None,
             held: true,
+        }
+    }
+
+    #[test]
+    fn a_job_that_requires_the_node_that_its_preflight_names_is_not_requeued() {
+        let of = |required: &str, evidence: Vec<NodeEvidence>| {
+            let job = JobState { required: required.to_owned(), ..job() };
+            outcome(&Case { job, evidence, ..Case::default() })
+        };
+        let named = |node: &str| NodeEvidence {
+            subject: "preflight".to_owned(),
+            channel: Channel::Report,
+            held: false,
+            ..lost(node)
+        };
+        assert_eq!(
+            of("n[1-2]", vec![named("n2")]),
+            Decision::Leave { why: "the job requires n2 (--nodelist), which its preflight names".to_owned() }
+        );
+        // It can leave out a node, or the evidence is root's own.
+        for (required, evidence) in [
+            ("", vec![named("n2")]),
+            ("n1", vec![named("n2")]),
+            ("n2", vec![named("n2"), named("n3")]),
+            ("n2", vec![named("n2"), lost("n2")]),
+        ] {
+            assert!(
+                matches!(of(required, evidence.clone()), Decision::Requeue { .. }),
+                "{required} {evidence:?}"
+            );
         }
     }
 
