@@ -87,7 +87,14 @@ mod tests {
         std::fs::write(&mark, "x".repeat(4000)).unwrap();
         assert!(read(&run, uid).unwrap().unwrap().chars().count() <= LONGEST);
         std::fs::remove_file(&mark).unwrap();
-        std::os::unix::fs::symlink("/etc/shadow", &mark).unwrap();
-        assert!(matches!(read(&run, uid), Err(BadUserFile::Kind)));
+        // The second one is a file that could be read under its own name.
+        let own = run.user().join("own");
+        std::fs::write(&own, "rail 3: 96 Gb/s\n").unwrap();
+        std::os::unix::fs::chown(&own, Some(uid), None).unwrap();
+        for target in ["/etc/shadow", "own"] {
+            std::os::unix::fs::symlink(target, &mark).unwrap();
+            assert!(matches!(read(&run, uid), Err(BadUserFile::Kind)), "{target}");
+            std::fs::remove_file(&mark).unwrap();
+        }
     }
 }

@@ -111,7 +111,12 @@ fn a_job_whose_preflight_names_a_node_starts_on_others() -> Result<()> {
         poll::until(MINUTE, "a full check of gn2", || Ok(cluster.read("gn2", asked).ok()))?;
         assert!(cluster.read("gn1", asked).is_err());
 
-        let moved = submit(&["-N4", "--railgate-requeue=auto"])?;
+        // A job without GPUs cannot run the check and leaves it.
+        let cpu = cluster.alice().sbatch(&["-N1", "-w", "gn2", "-o", "/dev/null"], "true")?;
+        cluster.wait_job(cpu, &["COMPLETED"], 4 * MINUTE)?;
+        assert!(cluster.read("gn2", asked).is_ok());
+
+        let moved = submit(&["-N4", "--gres=gpu:8", "--railgate-requeue=auto"])?;
         let job = cluster.wait_job(moved, &["COMPLETED"], 6 * MINUTE)?;
         let said = output(cluster, moved)?;
         assert_eq!((job.nodes(), job.restarts()), ("gn[1,3-5]", 1), "{said}");
@@ -121,6 +126,14 @@ fn a_job_whose_preflight_names_a_node_starts_on_others() -> Result<()> {
         assert!(report.contains("preflight on gn2; restart 1 of 3"), "{report}");
         // The prolog of that job took the check that was asked for, and no result of a user drains.
         assert!(cluster.read("gn2", "/var/lib/railgate/full-check-taken").is_ok());
+        let report = cluster.alice().run(&["railgate", "report", &without_consent.to_string()])?.ok()?;
+        assert!(report.contains("NAMED BY ITS OWN PREFLIGHT"), "{report}");
+
+        // It could only start on the same node again.
+        let required = submit(&["-N4", "-w", "gn2", "--railgate-requeue=auto"])?;
+        cluster.wait_job(required, &["FAILED"], 4 * MINUTE)?;
+        let report = cluster.alice().run(&["railgate", "report", &required.to_string()])?.ok()?;
+        assert!(report.contains("the job requires gn2 (--nodelist), which its preflight names"), "{report}");
         assert!(nodes.iter().all(|node| cluster.node(node).is_ok_and(|node| !node.drained())));
         Ok(())
     })

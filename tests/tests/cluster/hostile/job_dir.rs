@@ -1,6 +1,7 @@
 //! Files of a job in `/run/railgate/jobs/<id>/current/user/`, railgate's only directory that it may write.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use super::stage::{Case, Input, Stage};
 
@@ -11,6 +12,71 @@ fn plant(stage: &Stage<'_>, script: &str) -> Result<()> {
     stage
         .bobs(&format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{script}\nexit 0"))
         .map(drop)
+}
+
+/// The file with which an epilog asks for a full check of its node.
+const ASKED: &str = "/var/lib/railgate/full-check-asked";
+
+/// Forges results of a preflight.
+fn preflight_marks(stage: &Stage<'_>) -> Result<()> {
+    let (asks, words) =
+        (["--railgate-gate=preflight"], "railgate: gpu-lost@0: off bus; reboot [epilog job=1]");
+    let kinds = [
+        ("ln -s /etc/shadow preflight", "not a regular file"),
+        // Only the refusal to follow links prevents this one: the file is Bob's own, on the same file system.
+        ("echo gpu-lost > own; ln -s own preflight", "not a regular file"),
+        ("mkfifo preflight", "not a regular file"),
+        ("truncate -s 1T preflight", "larger than 4096 bytes"),
+    ];
+    for (mark, why) in kinds {
+        let (id, report) = with_mark(stage, &asks, mark)?;
+        ensure!(!is_evidence(&report)?, "{mark}: evidence: {report}");
+        let log = stage.cluster.read(&stage.node, "/var/log/railgate.log")?;
+        let logged = log.lines().any(|line| line.contains(&format!("job={id}")) && line.contains(why));
+        ensure!(logged, "{mark}: the log has no line of job {id} with '{why}'");
+        ensure!(!is_asked(stage), "{mark}: a full check is asked for");
+    }
+    let text = format!("printf '{words}\\e[2J\\u202e\\nx' > preflight");
+    let (_, report) = with_mark(stage, &[], &text)?;
+    ensure!(!is_evidence(&report)?, "evidence of a job without the option: {report}");
+    ensure!(!is_asked(stage), "a job without the option has asked for a full check");
+    let (id, report) = with_mark(stage, &asks, &text)?;
+    ensure!(is_evidence(&report)?, "no evidence: {report}");
+    let log = stage.cluster.read(&stage.node, "/var/log/railgate.log")?;
+    let named = format!("the job's preflight names this node: {words}");
+    ensure!(
+        log.lines().any(|line| line.contains(&named) && line.contains(&format!("job={id}"))),
+        "no line of job {id}"
+    );
+    let output = stage.output(id);
+    ensure!(!output.contains("hardware fault"), "a forged result is shown as a fault: {output}");
+    ensure!(output.contains("not confirmed by root"), "{output}");
+    ensure!(is_asked(stage), "no full check is asked for");
+    ensure!(!stage.cluster.node(&stage.node)?.drained(), "a forged result drains");
+    // The next case begins without it.
+    stage.root_there().run(&["rm", ASKED])?.ok()?;
+    Ok(())
+}
+
+/// Runs a job of Bob that leaves a mark and fails. Returns its ID and its report as JSON.
+fn with_mark(stage: &Stage<'_>, options: &[&str], mark: &str) -> Result<(u32, String)> {
+    let script = format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{mark}\nexit 1");
+    let id = stage.bobs_with(options, &script, &["FAILED"])?;
+    let report = ["railgate", "report", &id.to_string(), "--format", "json"];
+    let report = stage.cluster.root().run(&report)?.ok()?;
+    ensure!(!report.contains("root:"), "{mark}: the report of job {id} shows another file: {report}");
+    Ok((id, report))
+}
+
+/// Whether a report has evidence of a preflight.
+fn is_evidence(report: &str) -> Result<bool> {
+    let report: Value = serde_json::from_str(report)?;
+    let evidence = report["attempts"][0]["nodes"][0]["evidence"].as_array().context("no evidence")?;
+    Ok(evidence.iter().any(|item| item["finding"]["check"] == "preflight"))
+}
+
+fn is_asked(stage: &Stage<'_>) -> bool {
+    stage.cluster.read(&stage.node, ASKED).is_ok()
 }
 
 const CASES: &[Case] = &[
@@ -47,20 +113,8 @@ const CASES: &[Case] = &[
     },
     Case {
         id: "user-preflight-marks",
-        does: "forged results of a preflight: a link to /etc/shadow, a FIFO, 1 TB without content, text with escape sequences and a whole reason",
-        run: |stage| {
-            for mark in [
-                "ln -s /etc/shadow preflight",
-                "mkfifo preflight",
-                "truncate -s 1T preflight",
-                "printf 'railgate: gpu-lost@0: off bus; reboot [epilog job=1]\\e[2J\\u202e\\nx' > preflight",
-            ] {
-                let script =
-                    format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{mark}\nexit 1");
-                stage.bobs_with(&["--railgate-gate=preflight"], &script, &["FAILED"])?;
-            }
-            Ok(())
-        },
+        does: "forged results of a preflight: a link to /etc/shadow and to another file there, a FIFO, 1 TB without content, text with escape sequences and a whole reason, and without the option",
+        run: preflight_marks,
     },
     Case {
         id: "user-sockets",
