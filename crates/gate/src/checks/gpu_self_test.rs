@@ -54,7 +54,8 @@ impl Check for GpuSelfTest {
 Reads what `program` reports about each GPU: matrix products in each type of the card, a pattern over almost all free memory,
 copies from and to the host, and copies between the GPUs; every value is compared. Where cuBLASLt is installed on the node, it also
 measures the rate of products. Runs only if a job asked for
-`--railgate-gate=full` and holds the whole node, with `railgate check --full`, and before a node is resumed (`railgate readmit`). A GPU
+`--railgate-gate=full` and holds the whole node, for the next such job after a job's preflight named the node (at most once in an hour),
+with `railgate check --full`, and before a node is resumed (`railgate readmit`). A GPU
 with MIG, or that a process uses, is not tested.
 
 Why: a GPU can compute wrongly without an ECC error or Xid. A training job then diverges, or writes wrong weights.

@@ -23,7 +23,7 @@ impl Check for RdmaSelfTest {
     const EXPLAIN: &'static str = "
 Reads what `program` reports about the compute devices whose port is active: it opens each device, connects it with itself, sends 1 MiB
 messages through it for a fifth of a second and compares what arrived. Runs only if a job asked for `--railgate-gate=full` and
-holds the whole node, with `railgate check --full`, and before a node is resumed (`railgate readmit`).
+holds the whole node, for the next such job after a job's preflight named the node (at most once in an hour), with `railgate check --full`, and before a node is resumed (`railgate readmit`).
 
 Why: a device can look fine in sysfs and still fail at its first work request, because of firmware, memory limits, or a PCIe
 slot that lost lanes.
