@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use railgate_model::xid_catalogue::{Owner, explain};
-use railgate_model::{ProcessExit, UnixMillis};
+use railgate_model::{PREFLIGHT_CHECK, ProcessExit, UnixMillis};
 use railgate_node_report::plain::{float, plain, span};
 use railgate_node_report::{ActKind, HangActKind, NodeReport};
 use serde::{Deserialize, Serialize};
@@ -170,8 +170,11 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
     for item in &node.evidence {
         let known = item.time.is_some_and(|time| node.kernel.xids.iter().any(|xid| xid.time == time));
         if let (Some(time), false) = (item.time.or(node.end), known) {
-            let what = format!("{}: {}", item.finding.subject(), item.finding.what);
-            push(time, item.time.is_none(), Weight::Fail, what);
+            let (weight, what) = match item.finding.check == PREFLIGHT_CHECK {
+                true => (Weight::Warn, format!("reported by the job's own preflight: {}", item.finding.what)),
+                false => (Weight::Fail, format!("{}: {}", item.finding.subject(), item.finding.what)),
+            };
+            push(time, item.time.is_none(), weight, what);
         }
     }
     let ranks = node.tasks.iter().flat_map(|tasks| &tasks.ranks);

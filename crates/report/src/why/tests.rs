@@ -53,6 +53,13 @@ fn a_result_of_the_jobs_own_preflight_is_no_proof_of_a_hardware_fault() {
         );
         assert_eq!(ended.proof[0].what, "reported by the job: rail 3 of n1: 96 Gb/s");
         assert!(hardware(&report.attempts[0]).is_empty());
+        let said = "reported by the job's own preflight: rail 3 of n1: 96 Gb/s";
+        let mut events = report.timeline.iter();
+        assert!(
+            events.any(|event| event.what == said && event.weight == crate::Weight::Warn),
+            "{:#?}",
+            report.timeline
+        );
     }
     // Proven faults take precedence.
     let mut broken = named(vec![lost_gpu()]);
