@@ -227,6 +227,8 @@ pub(crate) fn explains(attempt: &Attempt) -> bool {
         | EndKind::MovedByGate
         | EndKind::Requeued
         | EndKind::Preempted => false,
+        // The script did not start: its log has only the output of the preflight.
+        EndKind::Preflight => false,
         // Without Slurm's state, an exit code of 0 may be that of a job that succeeded.
         EndKind::Unknown => {
             attempt.exit().is_some_and(|exit| exit.status != 0 || exit.derived.unwrap_or(0) != 0)
@@ -237,7 +239,6 @@ pub(crate) fn explains(attempt: &Attempt) -> bool {
         | EndKind::OutOfMemory
         | EndKind::NodeDied
         | EndKind::Hardware
-        | EndKind::Preflight
         | EndKind::Hung
         | EndKind::Application => true,
     }

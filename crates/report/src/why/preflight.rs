@@ -3,8 +3,9 @@
 use railgate_model::PREFLIGHT_CHECK;
 use railgate_node_report::{EvidenceItem, Exit, NodeReport};
 
-use super::{EndKind, Ended, Proof, counts, exit_text, fault, in_time_order, unseen, why_not};
+use super::{EndKind, Ended, Proof, counts, fault, in_time_order, unseen, why_not};
 use crate::Attempt;
+use crate::exits::exit_said;
 
 /// Most nodes in the sentence.
 const MOST: usize = 8;
@@ -42,7 +43,7 @@ pub(super) fn named_by_preflight(attempt: &Attempt, exit: Exit) -> Option<Ended>
     let why = format!(
         "The job's own preflight named {names}{more}; the job ended with {}. The job's tasks wrote this result, and railgate did \
          not confirm it. On {first}: {what}. An admin: railgate check --full on {names}{more}.",
-        exit_text(exit)
+        exit_said(exit)
     );
     Some(Ended { kind: EndKind::Preflight, why, proof, doubts: unseen(attempt) })
 }

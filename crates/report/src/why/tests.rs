@@ -48,7 +48,7 @@ fn a_result_of_the_jobs_own_preflight_is_no_proof_of_a_hardware_fault() {
         assert_eq!(ended.kind, EndKind::Preflight, "{ended:#?}");
         assert_eq!(
             ended.why,
-            "The job's own preflight named n1; the job ended with exit code 1 (a general error: in Python, an exception). The job's \
+            "The job's own preflight named n1; the job ended with exit code 1. The job's \
              tasks wrote this result, and railgate did not confirm it. On n1: rail 3 of n1: 96 Gb/s. An admin: railgate check --full on n1."
         );
         assert_eq!(ended.proof[0].what, "reported by the job: rail 3 of n1: 96 Gb/s");
