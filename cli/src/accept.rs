@@ -57,13 +57,20 @@ pub(crate) struct Args {
     mib: Option<u32>,
     #[arg(long, hide = true)]
     files: Option<u32>,
+    /// On one node: run fio here
+    #[arg(long, hide = true, requires_all = ["pattern", "seconds"])]
+    fio_test: Option<PathBuf>,
+    #[arg(long, hide = true, value_parser = ["randread", "randwrite"])]
+    pattern: Option<String>,
+    #[arg(long, hide = true)]
+    seconds: Option<u32>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// The report of an acceptance: checklist, figures, heat maps, signatures
     Report(report::Args),
-    /// Accept a failure of the checklist: it stays in the report, with name, date and reason
+    /// Accept a failed or unknown item of the checklist: it stays in the report, with name, date and reason
     Waive(waive::Args),
 }
 
@@ -75,6 +82,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
     if let (Some(place), Some(mib), Some(files)) = (&args.storage_test, args.mib, args.files) {
         return storage::run(site, place, mib, files);
+    }
+    if let (Some(place), Some(pattern), Some(seconds)) = (&args.fio_test, &args.pattern, args.seconds) {
+        return storage::fio(site, place, pattern, seconds);
     }
     let dir = args.dir.as_deref().context("--dir is missing: a directory that all nodes share")?;
     if let (Some(unit), Some(attempt)) = (&args.unit, args.attempt) {

@@ -208,7 +208,7 @@ fn collectives_are_judged_by_size() {
 #[test]
 fn storage_is_summed_over_nodes_that_write_at_once() {
     let line = |node: &str, ended: u64| {
-        json!({ "node": node, "write": { "began": 0, "ended": ended, "count": 1024 }, "read": null,
+        json!({ "node": node, "write": { "began": 0, "ended": ended, "count": 1024 }, "read": { "began": 0, "ended": 1000, "count": 1024 },
                 "files": { "began": 0, "ended": 1000, "count": 300 }, "error": null })
     };
     let outputs = move |_: &Unit| {
@@ -221,8 +221,32 @@ fn storage_is_summed_over_nodes_that_write_at_once() {
     let median = |id: &str| report.figures.iter().find(|figure| figure.id == id).map(|figure| figure.median);
     // 2 GiB in 2 s.
     assert!((median("storage.all.write_gb_s").unwrap() - 1.073_741_824).abs() < 1e-9);
-    assert_eq!((median("storage.all.metadata_ops_s"), median("storage.all.read_gb_s")), (Some(600.0), None));
+    assert_eq!(median("storage.all.metadata_ops_s"), Some(600.0));
+    assert!((median("storage.all.read_gb_s").unwrap() - 2.147_483_648).abs() < 1e-9);
     assert_eq!(word(&report, "storage.tested"), Some("pass"));
+}
+
+/// Lost bytes are a failure; a node without a line, or with half a result, is unknown.
+#[test]
+fn a_file_system_that_loses_bytes_fails_and_a_silent_node_is_unknown() {
+    let span = json!({ "began": 0, "ended": 1000, "count": 1 });
+    let whole = json!({ "node": "n1", "write": span, "read": span, "files": span });
+    let report = |second: Value| {
+        let stdout = format!("{whole}\n{second}\n");
+        let outputs = move |_: &Unit| json!([{ "command": "write.0", "line": "", "exit": 0, "stdout": stdout, "stderr": "" }]);
+        let text = "nodes = 'n[1-2]'\n[storage]\ndirs = ['/scratch']\nmib_per_node = 1024\n";
+        let report = played(plan(text), &outputs).report();
+        let item = report.items.into_iter().find(|item| item.id == "storage.tested").unwrap();
+        (item.word(), item.details.join("; "))
+    };
+    let failed = json!({ "node": "n2", "write": span, "failed": "MiB 3 was read back different" });
+    assert_eq!(report(failed), ("fail", "n2: /scratch: MiB 3 was read back different".to_owned()));
+    let error = json!({ "node": "n2", "error": "EACCES" });
+    assert_eq!(report(error), ("unknown", "n2: /scratch: EACCES".to_owned()));
+    let half = json!({ "node": "n2", "write": span });
+    assert_eq!(report(half), ("unknown", "n2: /scratch: the result is not whole".to_owned()));
+    let (word, details) = report(json!("torn"));
+    assert!(word == "unknown" && details.contains("n2: /scratch: no result"), "{details}");
 }
 
 /// The first fault is found, the second is not, the third could not be injected, and the fourth was not undone.
