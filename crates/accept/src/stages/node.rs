@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use railgate_model::{GpuSelfTested, Severity, ValueCheck, Verdict};
+use railgate_model::{GpuSelfTested, PciAddress, Severity, ValueCheck, Verdict};
 use serde::Deserialize;
 
 use super::{Command, Of, Program, Stage, of_each_node};
@@ -27,7 +27,7 @@ pub(super) const OF_CARDS: Tolerance = Tolerance::ShareOfMedian {
 pub(super) fn commands() -> Vec<Command> {
     vec![
         Command::new("check", Program::Railgate, &["check", "--full", "--format", "json"], 300),
-        Command::new("gpus", Program::GpuSelfTest, &["--length", "full"], 300),
+        Command::new("gpus", Program::GpuSelfTest, &["--length", "full", "--deadline", "240"], 300),
     ]
 }
 
@@ -111,14 +111,12 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
     let (mut wrong, mut unknown, mut compared) = (BTreeSet::new(), BTreeSet::new(), 0_usize);
     for of in results {
         let Some(node) = of.unit.nodes.first() else { continue };
-        let tests = match of.result.output("gpus").map(tests) {
-            Some(Ok(tests)) => tests,
-            Some(Err(why)) => {
-                unknown.insert(format!("{node}: {why}"));
-                continue;
-            }
-            None => continue,
+        let Some(output) = of.result.output("gpus") else {
+            unknown.insert(format!("{node}: GPUs: not run"));
+            continue;
         };
+        let (tests, missing) = tests(output);
+        unknown.extend(missing.into_iter().map(|why| format!("{node}: {why}")));
         for test in tests {
             let to = test.to.map(|to| format!(" to {to}")).unwrap_or_default();
             let part = format!("{node} {}{to}", test.gpu);
@@ -134,8 +132,12 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
                 unknown.insert(format!("{part}: {}: {why}", test.test));
             }
             for (name, value) in &test.measured {
-                let (unit, better, judged) = kind(name);
-                let tolerance = if judged { OF_CARDS } else { Tolerance::None };
+                let (unit, better) = kind(name);
+                let tolerance = if BY_MEDIAN.contains(&(test.test.as_str(), name.as_str())) {
+                    OF_CARDS
+                } else {
+                    Tolerance::None
+                };
                 let id = format!("{stage}.{}.{name}", test.test);
                 build.figures.add(
                     &id,
@@ -168,27 +170,63 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
     );
 }
 
-/// The lines of `railgate-gpu-selftest`.
-fn tests(output: &Output) -> Result<Vec<GpuSelfTested>, String> {
-    let lines: Result<Vec<GpuSelfTested>, _> = output.stdout.lines().map(serde_json::from_str).collect();
-    match lines {
-        Ok(tests) if tests.is_empty() => Err(output.reason().unwrap_or("no GPU was tested").to_owned()),
-        Ok(tests) => Ok(tests),
-        Err(why) => Err(format!("railgate-gpu-selftest printed a line that is not a result: {why}")),
+/// The results in the output of `railgate-gpu-selftest`, and what is missing: a line that is not a result leaves the others as they are.
+fn tests(output: &Output) -> (Vec<GpuSelfTested>, Vec<String>) {
+    let (mut tests, mut missing) = (Vec::<GpuSelfTested>::new(), Vec::new());
+    for (number, line) in output.stdout.lines().enumerate() {
+        match serde_json::from_str(line) {
+            Ok(test) => tests.push(test),
+            Err(why) => {
+                missing.push(format!("line {} of railgate-gpu-selftest is not a result: {why}", number + 1))
+            }
+        }
     }
+    let reason = output.reason();
+    match output.exit {
+        Some(0 | 1) if tests.is_empty() => missing.push(reason.unwrap_or("no GPU was tested").to_owned()),
+        Some(0 | 1) => {}
+        Some(code) => missing.push(format!(
+            "railgate-gpu-selftest ended with exit code {code}: {}",
+            reason.unwrap_or("no reason is known")
+        )),
+        None => missing.push(format!("railgate-gpu-selftest: {}", reason.unwrap_or("killed"))),
+    }
+    // As the gate's check `gpu-selftest` decides it.
+    let cards: BTreeSet<PciAddress> = tests.iter().map(|test| test.gpu).collect();
+    for card in cards {
+        let of_card = || tests.iter().filter(|test| test.gpu == card);
+        if !of_card().any(|test| test.test == GpuSelfTested::LAST) {
+            let after =
+                of_card().next_back().map_or_else(String::new, |test| format!(" after {}", test.test));
+            missing.push(format!("{card}: no result{after}"));
+        }
+    }
+    (tests, missing)
 }
 
-/// Unit of a figure, which of its ends is good, and whether cards must agree in it.
-fn kind(name: &str) -> (&'static str, Better, bool) {
+/// Tests and figures in which cards of one type must agree: those that the gate's check `gpu-selftest` compares with the median of the
+/// node, `by_median` in `crates/gate/src/checks/gpu_self_test/rates.rs`. This crate does not depend on the gate. Copies to another GPU
+/// and from the host depend on where the other end is, and copies of all cards at once share the links of the host.
+const BY_MEDIAN: [(&str, &str); 9] = [
+    ("memory-bandwidth", "copy_gb_s"),
+    ("memory-pattern", "read_gb_s"),
+    ("memory-pattern", "write_gb_s"),
+    ("host-copy-alone", "device_to_host_gb_s"),
+    ("gemm-rate-bf16", "rate_tflops"),
+    ("gemm-rate-fp16", "rate_tflops"),
+    ("gemm-rate-tf32", "rate_tflops"),
+    ("gemm-rate-fp8", "rate_tflops"),
+    ("gemm-rate-fp32", "rate_tflops"),
+];
+
+/// Unit of a figure, and which of its ends is good.
+fn kind(name: &str) -> (&'static str, Better) {
     match name {
-        // The kernel that compares values does not load the card.
-        name if name.ends_with("_tflops") => ("TFLOP/s", Better::Higher, name == "rate_tflops"),
-        // The first copies of a host vary by themselves.
-        "host_to_device_gb_s" => ("GB/s", Better::Higher, false),
-        name if name.ends_with("_gb_s") => ("GB/s", Better::Higher, true),
-        name if name.ends_with("_mhz") => ("MHz", Better::Higher, false),
-        name if name.ends_with("_w") => ("W", Better::Neither, false),
-        name if name.ends_with("_c") => ("°C", Better::Lower, false),
-        _ => ("", Better::Neither, false),
+        name if name.ends_with("_tflops") => ("TFLOP/s", Better::Higher),
+        name if name.ends_with("_gb_s") => ("GB/s", Better::Higher),
+        name if name.ends_with("_mhz") => ("MHz", Better::Higher),
+        name if name.ends_with("_w") => ("W", Better::Neither),
+        name if name.ends_with("_c") => ("°C", Better::Lower),
+        _ => ("", Better::Neither),
     }
 }

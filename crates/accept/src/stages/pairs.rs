@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_preflight::{Outcome as Measured, Pair, Place, Plan as Rails, Round, Settings, Tested, What};
+use railgate_preflight::{
+    End, Outcome as Measured, Pair, Place, Plan as Rails, Round, Settings, Tested, What,
+};
 use serde::Deserialize;
 
 use super::{Command, Of, Program, Stage, Unit};
@@ -65,8 +67,20 @@ fn commands(plan: &Plan) -> Vec<Command> {
 struct Printed {
     nodes: Vec<String>,
     net: Option<String>,
+    /// HCAs of each node; `None`: not known.
+    #[serde(default)]
+    devices: Vec<Option<Vec<String>>>,
     rounds: Vec<Round>,
+    #[serde(default)]
+    report: PrintedReport,
     problems: Vec<Problem>,
+}
+
+#[derive(Default, Deserialize)]
+struct PrintedReport {
+    /// Ends without a result in this job.
+    #[serde(default)]
+    unknown: Vec<End>,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +92,8 @@ struct Problem {
 /// All results by one kind of network.
 #[derive(Default)]
 struct OfNet {
+    /// Number of HCAs by index of the node.
+    rails: BTreeMap<usize, usize>,
     rounds: Vec<Round>,
     unknown: BTreeSet<String>,
 }
@@ -85,11 +101,12 @@ struct OfNet {
 fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
     let mut nets: BTreeMap<String, OfNet> = BTreeMap::new();
     for of in results {
-        for output in &of.result.outputs {
-            match of.result.json::<Printed>(&output.command) {
+        // A job that ran nothing has no output to find a problem in.
+        for Command { id, .. } in commands(build.plan) {
+            match of.result.json::<Printed>(&id) {
                 Ok(printed) => hear(build, &mut nets, of, printed),
                 Err(why) => {
-                    let net = if output.command == "tcp" { "tcp" } else { "rails" };
+                    let net = if id == "tcp" { "tcp" } else { "rails" };
                     nets.entry(net.to_owned()).or_default().unknown.insert(format!("{}: {why}", of.unit.id));
                 }
             }
@@ -113,6 +130,37 @@ fn hear(build: &mut Build<'_>, nets: &mut BTreeMap<String, OfNet>, of: &Of<'_>, 
         let name = printed.nodes.get(node)?;
         build.plan.nodes.iter().position(|known| known == name)
     };
+    let unit = &of.unit.id;
+    for (node, devices) in printed.devices.iter().enumerate().filter(|_| net == "rdma") {
+        if let (Some(node), Some(devices)) = (place(node), devices) {
+            let rails = all.rails.entry(node).or_default();
+            *rails = (*rails).max(devices.len());
+        }
+    }
+    let name = |node: usize| printed.nodes.get(node).map_or("?", String::as_str);
+    let ends = printed.report.unknown.iter();
+    all.unknown.extend(ends.map(|end| format!("{unit}: {} rail {}: no result", name(end.node), end.rail)));
+    if printed.rounds.iter().all(|round| round.tested.is_empty()) {
+        all.unknown.insert(format!("{unit}: no test"));
+    }
+    for (round, pair) in
+        printed.rounds.iter().flat_map(|round| round.pairs.iter().map(move |pair| (round, pair)))
+    {
+        let has = |node: usize| printed.devices.get(node).and_then(Option::as_ref).map_or(1, Vec::len);
+        let rails = if net == "rdma" { has(pair.left).min(has(pair.right)) } else { 1 };
+        for rail in 0..rails.max(1) {
+            let of_rail = |one: &&Tested| one.rail == rail && one.pair == *pair;
+            if round
+                .tested
+                .iter()
+                .find(of_rail)
+                .is_none_or(|one| matches!(one.outcome, Measured::Unknown { .. }))
+            {
+                let (left, right) = (name(pair.left), name(pair.right));
+                all.unknown.insert(format!("{unit}: {left} with {right}, rail {rail}: no result"));
+            }
+        }
+    }
     let translated = |pair: Pair| Some(Pair { left: place(pair.left)?, right: place(pair.right)? });
     for round in printed.rounds {
         let tested: Vec<Tested> = round
@@ -181,8 +229,15 @@ fn figures(build: &mut Build<'_>, net: &str, repetition: u32, one: &Tested) {
 fn verdicts(build: &mut Build<'_>, net: &str, of: &OfNet) {
     let plan = build.plan;
     let rails = |node: usize| {
+        // One by TCP. By RDMA the node's HCAs count, so that a rail without a test is unknown.
+        let known = if net == "tcp" { 1 } else { of.rails.get(&node).copied().unwrap_or(0) };
         let tested = of.rounds.iter().flat_map(|round| &round.tested);
-        tested.filter(|one| one.pair.partner(node).is_some()).map(|one| one.rail + 1).max().unwrap_or(0)
+        tested
+            .filter(|one| one.pair.partner(node).is_some())
+            .map(|one| one.rail + 1)
+            .max()
+            .unwrap_or(0)
+            .max(known)
     };
     let leaf = |node: &String| plan.leafs.iter().position(|leaf| leaf.nodes.contains(node));
     let places: Vec<Place> = plan
@@ -213,10 +268,11 @@ fn verdicts(build: &mut Build<'_>, net: &str, of: &OfNet) {
         build.add(Item::new(&id, "pairs", Outcome::Fail, &what).tolerance(&tolerance, source));
     }
     let mut unknown: Vec<String> = of.unknown.iter().cloned().collect();
-    let nodes_of = |end: &railgate_preflight::End| {
-        plan.nodes.get(end.node).map(|node| format!("{node} rail {}: no result", end.rail))
-    };
+    let nodes_of =
+        |end: &End| plan.nodes.get(end.node).map(|node| format!("{node} rail {}: no result", end.rail));
     unknown.extend(report.unknown.iter().filter_map(nodes_of));
+    let without = plan.nodes.iter().enumerate().filter(|(index, _)| net == "rdma" && rails(*index) == 0);
+    unknown.extend(without.map(|(_, node)| format!("{node}: its rails are not known")));
     let outcome = match (tested, unknown.is_empty()) {
         (0, _) | (_, false) => Outcome::Unknown,
         _ => Outcome::Pass,

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Played, check, entry, gpu, plan, played, word};
+use super::{Played, check, entry, gpu, last, plan, played, word};
 use crate::{Event, Overall, Unit, compare, digest};
 
 /// Nodes with a GPU each; that of n3 reaches the rate `slow`.
@@ -83,6 +83,66 @@ fn what_was_not_measured_is_unknown() {
     run.entries.truncate(run.entries.len() - 1);
     let report = run.report();
     assert_eq!((word(&report, "run.complete"), report.units_done), (Some("unknown"), 3));
+}
+
+/// A GPU that was not tested to its end does not pass, and a wrong value stays a failure beside a torn line.
+#[test]
+fn gpus_that_were_not_tested_do_not_pass() {
+    let of = |stdout: String, exit: Option<i32>, stderr: &str| {
+        let output =
+            json!({ "command": "gpus", "line": "", "exit": exit, "stdout": stdout, "stderr": stderr });
+        let outputs = move |_: &Unit| json!([check(&json!([])), output]);
+        let report = played(plan("nodes = 'n1'\n[node]\n"), &outputs).report();
+        let item = report.items.into_iter().find(|item| item.id == "node.gpu-values").unwrap();
+        (item.word(), item.details.join("; "))
+    };
+    let (one, two) = (last("0000:61:00.0"), last("0000:62:00.0"));
+    let mut first = two.clone();
+    first["test"] = json!("gemm-bf16");
+    assert_eq!(of(format!("{one}\n{two}\n"), Some(0), "").0, "pass");
+    let want = ("unknown", "n1: 0000:62:00.0: no result after gemm-bf16".to_owned());
+    assert_eq!(of(format!("{one}\n{first}\n"), Some(0), ""), want);
+    let (word, details) = of(format!("{one}\n{two}\n"), None, "killed by signal 11");
+    assert_eq!((word, details.as_str()), ("unknown", "n1: railgate-gpu-selftest: killed by signal 11"));
+    let (word, details) = of(format!("{one}\n"), Some(3), "x");
+    assert_eq!((word, details.as_str()), ("unknown", "n1: railgate-gpu-selftest ended with exit code 3: x"));
+    assert_eq!(of(String::new(), Some(0), "").0, "unknown");
+    let mut wrong = first.clone();
+    wrong["values"] = json!({ "wrong": { "compared": 10, "wrong": 2, "first": [] } });
+    let (word, details) = of(format!("{wrong}\n{{\"gpu\":\n{two}\n{one}\n"), Some(1), "");
+    assert!(word == "fail" && details.starts_with("n1 0000:62:00.0: gemm-bf16: 2 of 10"), "{details}");
+    assert!(details.contains("line 2 of railgate-gpu-selftest is not a result"), "{details}");
+    let outputs = |_: &Unit| json!([check(&json!([]))]);
+    let report = played(plan("[node]\n"), &outputs).report();
+    assert_eq!(super::word(&report, "node.gpu-values"), Some("unknown"));
+}
+
+/// Copies of all cards at once, and to other cards, are shown; memory and products are judged.
+#[test]
+fn only_figures_in_which_cards_agree_are_judged_by_the_median() {
+    let outputs = |unit: &Unit| {
+        let slow = unit.nodes[0] == "n3";
+        let line = |test: &str, name: &str| {
+            let mut line = last("0000:61:00.0");
+            (line["test"], line["measured"]) =
+                (json!(test), json!({ name: if slow { 10.0 } else { 100.0 } }));
+            format!("{line}\n")
+        };
+        let stdout = [
+            line("host-copy", "device_to_host_gb_s"),
+            line("host-copy-alone", "device_to_host_gb_s"),
+            line("host-copy-alone", "host_to_device_gb_s"),
+            line("peer-copy", "peer_gb_s"),
+            line("peer-copy", "through_host_gb_s"),
+            line("memory-pattern", "read_gb_s"),
+        ];
+        json!([check(&json!([])), { "command": "gpus", "line": "", "exit": 0, "stdout": stdout.concat(), "stderr": "" }])
+    };
+    let report = played(plan("[node]\n"), &outputs).report();
+    let failed: Vec<&str> =
+        report.items.iter().filter(|item| item.word() == "fail").map(|item| item.id.as_str()).collect();
+    let want = ["figure.node.host-copy-alone.device_to_host_gb_s", "figure.node.memory-pattern.read_gb_s"];
+    assert_eq!(failed, want);
 }
 
 #[test]
@@ -185,6 +245,57 @@ fn pairs_accuse_the_slow_node_and_not_its_partners() {
         map.rows.iter().map(|row| row.values[0]).collect::<Vec<_>>(),
         [390.0, 40.0, 390.0, 390.0].map(Some)
     );
+}
+
+/// Rails, pairs and leaf switches that were not measured are unknown.
+#[test]
+fn what_pairs_did_not_measure_is_unknown() {
+    let test = |rail: usize| {
+        let outcome = json!({ "measured": { "gbps": [390.0, 390.0], "latency_us": 2.0 } });
+        json!({ "pair": { "left": 0, "right": 1 }, "rail": rail, "outcome": outcome })
+    };
+    let details = |printed: Value| {
+        let text = "nodes = 'n[1-2]'\n[pairs]\nnet = 'rdma'\n[[leaf]]\nname = 'a'\nnodes = 'n[1-2]'\n";
+        let whole = json!({ "nodes": ["n1", "n2"], "net": "rdma", "devices": [["a", "b"], ["a", "b"]], "problems": [],
+            "report": { "unknown": [] },
+            "rounds": [{ "pairs": [{ "left": 0, "right": 1 }], "tested": [test(0), test(1)] }] });
+        let outputs = move |unit: &Unit| {
+            let mut result = whole.clone();
+            for (key, value) in printed.as_object().unwrap() {
+                if unit.id.starts_with(key) {
+                    for (key, value) in value.as_object().unwrap() {
+                        result[key] = value.clone();
+                    }
+                }
+            }
+            json!([{ "command": "preflight", "line": "", "exit": 0, "stdout": result.to_string(), "stderr": "" }])
+        };
+        let report = played(plan(text), &outputs).report();
+        let item = report.items.into_iter().find(|item| item.id == "pairs.rdma").unwrap();
+        format!("{}: {}", item.word(), item.details.join("; "))
+    };
+    let pairs = json!([{ "left": 0, "right": 1 }]);
+    assert_eq!(details(json!({})), "pass: ");
+    // One of two rails was tested, in one unit.
+    let one = json!([{ "pairs": pairs, "tested": [test(0)] }]);
+    let want = "unknown: pairs.leaf-a.r1: n1 with n2, rail 1: no result";
+    assert_eq!(details(json!({ "pairs.leaf": { "rounds": one } })), want);
+    // In none of them.
+    let text = details(json!({ "pairs": { "rounds": one } }));
+    assert!(text.contains("n1 rail 1: no result") && text.contains("n2 rail 1: no result"), "{text}");
+    let none = json!([{ "pairs": pairs, "tested": [] }]);
+    let text = details(json!({ "pairs.leaf": { "rounds": none } }));
+    assert!(
+        text.contains("n1 with n2, rail 0: no result") && text.contains("pairs.leaf-a.r1: no test"),
+        "{text}"
+    );
+    let text = details(json!({ "pairs.leaf": { "rounds": [] } }));
+    assert_eq!(text, "unknown: pairs.leaf-a.r1: no test");
+    let text = details(json!({ "pairs.leaf": { "report": { "unknown": [{ "node": 1, "rail": 1 }] } } }));
+    assert_eq!(text, "unknown: pairs.leaf-a.r1: n2 rail 1: no result");
+    let outputs = |_: &Unit| json!([]);
+    let report = played(plan("[pairs]\n"), &outputs).report();
+    assert_eq!(word(&report, "pairs.rails"), Some("unknown"));
 }
 
 #[test]
