@@ -66,6 +66,11 @@ impl BatchJob {
         !ended.contains(&self.state.split(' ').next().unwrap_or_default())
     }
 
+    /// Returns whether the job ended by itself, without an error.
+    pub fn is_completed(&self) -> bool {
+        self.state == "COMPLETED"
+    }
+
     /// Returns whether a node of the job failed.
     pub fn node_failed(&self) -> bool {
         ["NODE_FAIL", "BOOT_FAIL"].contains(&self.state.as_str())
@@ -143,25 +148,29 @@ impl Client {
         })
     }
 
-    /// Returns the jobs with these names that slurmctld knows, ended ones as well.
+    /// Returns the jobs of the calling user with these names that slurmctld knows, ended ones as well. Other users can use the same
+    /// names.
     ///
     /// # Errors
     /// [`SlurmError`].
     pub fn jobs_named(&self, names: &[&str]) -> Result<Vec<BatchJob>, SlurmError> {
-        let name = format!("--name={}", names.join(","));
-        let text =
-            self.run("squeue", &["--noheader", "--all", "--states=all", "--format=%A|%T|%j|%r", &name])?;
-        Ok(jobs(&text))
+        let user = caller();
+        let mut found = Vec::new();
+        for name in chunks(names) {
+            let fixed = ["--noheader", "--all", "--states=all", "--format=%A|%T|%j|%r"];
+            found.extend(jobs(&self.run("squeue", &[&fixed[..], &[&user, &name]].concat())?));
+        }
+        Ok(found)
     }
 
-    /// Returns the jobs with this name in the accounting database.
+    /// Returns the jobs of the calling user with this name in the accounting database.
     ///
     /// # Errors
     /// [`SlurmError`], also where there is no such database.
     pub fn accounted_named(&self, name: &str, since: &str) -> Result<Vec<BatchJob>, SlurmError> {
         let (name, since) = (format!("--name={name}"), format!("--starttime={since}"));
         let fixed = ["--noheader", "--allocations", "--parsable2", "--format=JobIDRaw,State,JobName,Reason"];
-        Ok(jobs(&self.run("sacct", &[&fixed[..], &[&name, &since]].concat())?))
+        Ok(jobs(&self.run("sacct", &[&fixed[..], &[&caller(), &name, &since]].concat())?))
     }
 
     /// Returns the states of all nodes.
@@ -182,13 +191,36 @@ impl Client {
         Ok(has_maint(&text))
     }
 
-    /// Cancels the jobs with this name.
+    /// Cancels the jobs of the calling user with this name.
     ///
     /// # Errors
     /// [`SlurmError`].
     pub fn cancel_named(&self, name: &str) -> Result<(), SlurmError> {
-        self.run("scancel", &[&format!("--name={name}")]).map(drop)
+        self.run("scancel", &[&caller(), &format!("--name={name}")]).map(drop)
     }
+}
+
+/// Most bytes of names in one argument: Linux allows 128 KiB.
+const MOST_BYTES: usize = 100 * 1024;
+
+/// The option for jobs of the calling user.
+fn caller() -> String {
+    format!("--user={}", nix::unistd::getuid())
+}
+
+/// Options `--name=A,B,…` for all names.
+fn chunks(names: &[&str]) -> Vec<String> {
+    let mut options: Vec<String> = Vec::new();
+    for name in names {
+        match options.last_mut().filter(|option| option.len() + name.len() < MOST_BYTES) {
+            Some(option) => {
+                option.push(',');
+                option.push_str(name);
+            }
+            None => options.push(format!("--name={name}")),
+        }
+    }
+    options
 }
 
 /// Lines `id|state|name|reason`. The name holds no separator: it is railgate's own.
@@ -223,6 +255,17 @@ fn standing(line: &str) -> Option<NodeStanding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_names_are_asked_for_in_several_commands() {
+        let names: Vec<String> = (0..4096).map(|number| format!("railgate-accept:{number:060}:1")).collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        let options = chunks(&all);
+        assert!(options.len() == 4 && options.iter().all(|option| option.len() < 128 * 1024));
+        let asked = options.iter().flat_map(|option| option.strip_prefix("--name=").unwrap().split(','));
+        assert!(asked.eq(all));
+        assert_eq!((chunks(&[]).len(), chunks(&["a"])), (0, vec!["--name=a".to_owned()]));
+    }
 
     #[test]
     fn jobs_and_nodes_are_parsed() {
