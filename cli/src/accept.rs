@@ -25,10 +25,10 @@ Examples, as root on a node from which jobs can be submitted:
   railgate accept plan.toml --dir /shared/accept-1 --cancel
       cancel its jobs; the same command without --cancel continues
 
-Each unit of work of the plan is one Slurm job, whose result is a file in --dir. The directory lies on storage that \
+Each job of the plan is one Slurm job, whose result is a file in --dir. The directory lies on storage that \
 all nodes share, and only root can write to it. Ctrl-C ends the command and leaves its jobs in the queue.
 
-Exit code: 0 every unit has a result, 2 wrong use or plan, 3 interrupted, or units without a result. \
+Exit code: 0 every job of the plan has a result, 2 wrong use or plan, 3 interrupted, or jobs without a result. \
 Report: 0 every item passes or is waived, 1 an item failed, 2 wrong use, 3 items are unknown.")]
 pub(crate) struct Args {
     #[command(subcommand)]

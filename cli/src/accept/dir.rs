@@ -25,6 +25,8 @@ pub(crate) struct Dir(PathBuf);
 pub(crate) struct Run {
     pub(crate) plan: Plan,
     pub(crate) plan_digest: String,
+    /// SHA-256 of the whole lines of the journal.
+    pub(crate) journal_digest: String,
     pub(crate) journal: Journal,
     pub(crate) state: State,
 }
@@ -94,21 +96,23 @@ impl Dir {
 
     pub(crate) fn run(&self) -> anyhow::Result<Run> {
         let text = read::whole_bytes(&self.plan(), MOST_PLAN)?;
-        let journal = match read::whole_bytes(&self.journal(), MOST_FILE) {
-            Ok(bytes) => Journal::parse(&bytes),
-            Err(_) if !self.journal().exists() => Ok(Journal::default()),
+        let bytes = match read::whole_bytes(&self.journal(), MOST_FILE) {
+            Ok(bytes) => bytes,
+            Err(_) if !self.journal().exists() => Vec::new(),
             Err(why) => return Err(why.into()),
         };
+        let journal = Journal::parse(&bytes);
         let bad = |why: railgate_accept::BadJournal| {
             anyhow!("{}:{}: {}", self.journal().display(), why.line, why.why)
         };
         let journal = journal.map_err(bad)?;
         let state = State::follow(&journal.entries).map_err(bad)?;
+        let journal_digest = railgate_accept::digest(bytes.get(..journal.length).unwrap_or_default());
         let plan_digest = railgate_accept::digest(&text);
         if !state.plan.is_empty() && state.plan != plan_digest {
             bail!("{}: not the plan with which this acceptance began", self.plan().display());
         }
-        Ok(Run { plan: parse(&self.plan(), &text)?, plan_digest, journal, state })
+        Ok(Run { plan: parse(&self.plan(), &text)?, plan_digest, journal_digest, journal, state })
     }
 
     /// Takes the right to append to the journal, and removes a line that was not finished.

@@ -20,9 +20,13 @@ use signals::Signals;
 /// First and longest time between two questions to slurmctld.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(15);
-/// How often a job must be absent before it counts as lost: a result may appear late on shared storage, and a sbatch of a killed
-/// driver may still be on its way.
-const ABSENT: u32 = 5;
+/// How long a job that ended otherwise, or that Slurm does not know, is waited for: a sbatch of a killed driver may still be on its way.
+const ABSENT: Duration = Duration::from_secs(30);
+/// How long the result of a job that completed is waited for: a file may appear late on shared storage.
+const UNSEEN: Duration = Duration::from_secs(120);
+
+/// Stages whose units load the GPUs of one node each: `[selftest] max_nodes_at_once` of the site limits them.
+const LOADS_GPUS: [&str; 2] = ["node", "soak"];
 
 /// The state of a run and what is known only while the driver works.
 struct Driver<'a> {
@@ -31,13 +35,15 @@ struct Driver<'a> {
     units: Vec<Unit>,
     client: Client,
     writer: Writer,
-    /// How often the job of a unit was not found.
-    absent: BTreeMap<String, u32>,
+    /// Since when the job of a unit is not in the queue, while it has no result.
+    absent: BTreeMap<String, Instant>,
     /// Since when a unit waits for nodes, or its job for something that does not change by itself.
     waits: BTreeMap<String, Instant>,
     /// Units whose job was seen to run.
     ran: BTreeMap<String, bool>,
     progress: Progress,
+    /// Most nodes whose GPUs are loaded at a time.
+    loaded_at_once: usize,
     /// slurmctld did not answer the last question.
     silent: bool,
 }
@@ -87,6 +93,7 @@ pub(crate) fn run(
         absent: BTreeMap::new(),
         waits: BTreeMap::new(),
         ran: BTreeMap::new(),
+        loaded_at_once: config.selftest.max_nodes_at_once.max(1),
         silent: false,
     };
     if cancel { driver.cancel() } else { driver.work(&signals, plan) }
@@ -98,10 +105,7 @@ fn may_inject(plan: &Plan, asked: bool, client: &Client) -> anyhow::Result<()> {
         return Ok(());
     }
     ensure!(asked, "the plan injects faults: add --inject-faults");
-    let reservation = plan.sbatch.iter().find_map(|option| option.strip_prefix("--reservation="));
-    let reservation = reservation.context(
-        "faults are injected only inside a MAINT reservation: add '--reservation=NAME' to sbatch in the plan",
-    )?;
+    let reservation = reservation(&plan.sbatch)?;
     let is_maintenance =
         client.is_maintenance(reservation).with_context(|| format!("reservation {reservation}"))?;
     ensure!(
@@ -111,6 +115,16 @@ fn may_inject(plan: &Plan, asked: bool, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The one reservation in the options of sbatch, which also accepts the beginning of an option, and takes the last of several.
+fn reservation(sbatch: &[String]) -> anyhow::Result<&str> {
+    let mut named = sbatch.iter().filter(|option| option.starts_with("--res"));
+    let name = named.next().and_then(|option| option.strip_prefix("--reservation="));
+    ensure!(named.next().is_none(), "sbatch in the plan names more than one reservation");
+    name.context(
+        "faults are injected only inside a MAINT reservation: add '--reservation=NAME' to sbatch in the plan",
+    )
+}
+
 fn step(state: &mut State, entry: &Entry) -> anyhow::Result<()> {
     state.step(entry).map_err(|why| anyhow::anyhow!("journal: {why}"))
 }
@@ -118,7 +132,8 @@ fn step(state: &mut State, entry: &Entry) -> anyhow::Result<()> {
 /// Whether a node of an attempt failed, and why it has no result.
 struct Loss {
     why: String,
-    node_failed: bool,
+    /// `None`: not known.
+    node_failed: Option<bool>,
 }
 
 impl Driver<'_> {
@@ -151,7 +166,7 @@ impl Driver<'_> {
         let done =
             self.units.iter().filter(|unit| self.of(unit).is_some_and(|of| of.done().is_some())).count();
         complain!(
-            "accept: {done} of {} units have a result: railgate accept report {}",
+            "accept: {done} of {} jobs of the plan have a result: railgate accept report {}",
             self.units.len(),
             self.dir.path().display()
         );
@@ -202,6 +217,30 @@ impl Driver<'_> {
         Ok(())
     }
 
+    /// Records the newest result of an earlier attempt, which came after that was counted as lost. Returns whether there is one.
+    fn find_late(&mut self, unit: &str) -> anyhow::Result<bool> {
+        let attempts = self.run.state.units.get(unit).map_or(&[][..], |of| &of.attempts);
+        let numbers: Vec<u32> = attempts.iter().rev().map(|attempt| attempt.number).collect();
+        if numbers.is_empty() {
+            return Ok(false);
+        }
+        let names = self.dir.result_names()?;
+        let file = |number: u32| {
+            let start = format!("{unit}.a{number}.j");
+            names.iter().find(|name| name.starts_with(&start)).map(|name| (number, name.clone()))
+        };
+        let Some((attempt, file)) = numbers.into_iter().find_map(file) else { return Ok(false) };
+        let digest = digest(&self.dir.result(&file)?);
+        self.log(Event::LateResult { unit: unit.to_owned(), attempt, file, digest })?;
+        Ok(true)
+    }
+
+    /// Whether Slurm accepted the job of an attempt.
+    fn has_job(&self, unit: &str, attempt: u32) -> bool {
+        let of = self.run.state.units.get(unit).and_then(UnitState::open);
+        of.is_some_and(|open| open.number == attempt && open.job.is_some())
+    }
+
     /// Finds the jobs of open units by their names, and which were lost.
     fn ask_about_jobs(&mut self) -> anyhow::Result<()> {
         let open = self.open();
@@ -244,7 +283,7 @@ impl Driver<'_> {
         if self.answer(|client| client.cancel_named(&name))?.is_some() {
             self.waits.remove(unit);
             let why = format!("its job {} did not start: {}", job.id, job.reason);
-            self.lose(unit, attempt, Loss { why, node_failed: false })?;
+            self.lose(unit, attempt, Loss { why, node_failed: Some(false) })?;
         }
         Ok(())
     }
@@ -257,24 +296,27 @@ impl Driver<'_> {
         name: &str,
         job: Option<&BatchJob>,
     ) -> anyhow::Result<()> {
-        let count = self.absent.entry(unit.to_owned()).or_default();
-        *count += 1;
-        if *count < ABSENT {
+        let since = self.absent.entry(unit.to_owned()).or_insert_with(Instant::now).elapsed();
+        if since < ABSENT || (since < UNSEEN && job.is_some_and(BatchJob::is_completed)) {
             return Ok(());
         }
-        let since = railgate_model::rfc3339(self.run.state.began.saturating_sub(86_400_000));
-        let since = since.and_then(|time| Some(time.get(..19)?.to_owned())).unwrap_or_default();
+        let begin = railgate_model::rfc3339(self.run.state.began.saturating_sub(86_400_000));
+        let begin = begin.and_then(|time| Some(time.get(..19)?.to_owned())).unwrap_or_default();
         // Without an accounting database, squeue alone knows how it ended, for a while.
-        let accounted = self.client.accounted_named(name, &since).unwrap_or_default();
+        let accounted = self.client.accounted_named(name, &begin).unwrap_or_default();
         let job = job.or(accounted.last());
+        // A job that slurmctld has forgotten may have completed.
+        if since < UNSEEN && job.is_none_or(BatchJob::is_completed) && self.has_job(unit, attempt) {
+            return Ok(());
+        }
         let ran = self.ran.get(unit).copied().unwrap_or_default();
         let loss = match job {
             Some(job) => Loss {
                 why: format!("job {}: {} ({})", job.id, job.state, job.reason),
-                node_failed: job.node_failed(),
+                node_failed: Some(job.node_failed()),
             },
-            None if ran => Loss { why: "its job ran and is gone".to_owned(), node_failed: false },
-            None => Loss { why: "its job is not in the queue".to_owned(), node_failed: false },
+            None if ran => Loss { why: "its job ran and is gone".to_owned(), node_failed: None },
+            None => Loss { why: "its job is not in the queue".to_owned(), node_failed: None },
         };
         self.lose(unit, attempt, loss)
     }
@@ -304,7 +346,11 @@ impl Driver<'_> {
         let waiting = |unit: &&Unit| {
             unit.stage == stage && !self.settled(unit) && self.of(unit).is_none_or(|of| of.open().is_none())
         };
-        let room = usize::try_from(self.run.plan.jobs_at_once)?.saturating_sub(self.open().len());
+        let mut most = usize::try_from(self.run.plan.jobs_at_once)?;
+        if LOADS_GPUS.contains(&stage) {
+            most = most.min(self.loaded_at_once);
+        }
+        let room = most.saturating_sub(self.open().len());
         let candidates: Vec<Unit> = self.units.iter().filter(waiting).cloned().collect();
         if candidates.is_empty() || room == 0 {
             return Ok(());
@@ -315,6 +361,9 @@ impl Driver<'_> {
             if submitted == room {
                 break;
             }
+            if self.find_late(&unit.id)? {
+                continue;
+            }
             let (usable, missing) = split(unit, &nodes);
             if !missing.is_empty() {
                 let since = *self.waits.entry(unit.id.clone()).or_insert_with(Instant::now);
@@ -323,7 +372,7 @@ impl Driver<'_> {
                 }
                 if usable.len() < unit.fewest {
                     let why = format!("nodes are not available: {}", missing.join("; "));
-                    complain!("accept: {}: given up: {why}", unit.id);
+                    complain!("accept: {}: not run: {why}", unit.id);
                     self.log(Event::GivenUp { unit: unit.id.clone(), why })?;
                     continue;
                 }
@@ -376,7 +425,7 @@ impl Driver<'_> {
             }
             Err(why) => {
                 let why = format!("sbatch: {why}");
-                self.lose(&id, attempt, Loss { why: why.clone(), node_failed: false })?;
+                self.lose(&id, attempt, Loss { why: why.clone(), node_failed: Some(false) })?;
                 if self
                     .run
                     .state
@@ -423,7 +472,7 @@ impl Driver<'_> {
             self.lose(
                 &unit,
                 attempt,
-                Loss { why: "cancelled with --cancel".to_owned(), node_failed: false },
+                Loss { why: "cancelled with --cancel".to_owned(), node_failed: Some(false) },
             )?;
         }
         self.log(Event::Stop { why: "--cancel".to_owned() })?;
@@ -454,6 +503,24 @@ fn quoted(path: &Path) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reservation_is_named_once() {
+        let of = |options: &[&str]| {
+            let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+            reservation(&options).map(str::to_owned).map_err(|why| why.to_string())
+        };
+        assert_eq!(of(&["--exclusive", "--reservation=m"]).unwrap(), "m");
+        for twice in [
+            ["--reservation=m", "--reservation=o"],
+            ["--reservation=m", "--res=o"],
+            ["--reserv=o", "--reservation=m"],
+        ] {
+            assert_eq!(of(&twice).unwrap_err(), "sbatch in the plan names more than one reservation");
+        }
+        assert!(of(&["--res=o"]).unwrap_err().contains("add '--reservation=NAME'"));
+        assert!(of(&[]).is_err());
+    }
 
     #[test]
     fn a_word_of_the_script_stays_one_word() {

@@ -44,7 +44,19 @@ pub(crate) fn run(dir: &Path, unit: &str, attempt: u32) -> anyhow::Result<u8> {
     let began = now();
     let program = std::env::current_exe().context("path of this program")?;
     let commands = (stage.commands)(&run.plan, unit, &nodes);
-    let outputs = commands.iter().map(|command| output(command, &program, nodes.len())).collect();
+    let end = std::env::var("SLURM_JOB_END_TIME").ok().and_then(|text| text.parse().ok());
+    let reserve = reserve(unit.limit_min);
+    let outputs = commands
+        .iter()
+        .map(|command| match time_left(command, end, now() / 1000, reserve) {
+            Some(limit_s) => output(command, limit_s, &program, nodes.len()),
+            None => Output {
+                command: command.id.clone(),
+                stderr: "not run: the time limit of the job is reached".to_owned(),
+                ..Output::default()
+            },
+        })
+        .collect();
     let result = UnitResult {
         schema: 1,
         run: run.state.run.clone(),
@@ -67,8 +79,22 @@ pub(crate) fn run(dir: &Path, unit: &str, attempt: u32) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
+/// Time that stays for the result: the job must not be killed before it is written. Seconds.
+fn reserve(limit_min: u32) -> u64 {
+    (u64::from(limit_min) * 15).min(60)
+}
+
+/// Deadline of a command in a job that ends at `end`, seconds since 1970; `None`: it is not run.
+fn time_left(command: &Command, end: Option<u64>, now: u64, reserve: u64) -> Option<u64> {
+    let Some(end) = end else { return Some(command.limit_s) };
+    let left = end.saturating_sub(now).saturating_sub(reserve);
+    // What a fault changed is undone at any time.
+    let least = if command.always { 30 } else { 0 };
+    Some(command.limit_s.min(left.max(least))).filter(|seconds| *seconds > 0)
+}
+
 /// Runs a command until its deadline.
-fn output(command: &Command, railgate: &Path, nodes: usize) -> Output {
+fn output(command: &Command, limit_s: u64, railgate: &Path, nodes: usize) -> Output {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     let mut environment: BTreeMap<String, String> = std::env::vars_os().filter_map(text).collect();
@@ -88,13 +114,8 @@ fn output(command: &Command, railgate: &Path, nodes: usize) -> Output {
         }
     };
     let line = [vec![path.display().to_string()], arguments.clone()].concat().join(" ");
-    let run = Run {
-        path,
-        arguments,
-        environment,
-        deadline_ms: command.limit_s.saturating_mul(1000),
-        kept_bytes: KEPT,
-    };
+    let run =
+        Run { path, arguments, environment, deadline_ms: limit_s.saturating_mul(1000), kept_bytes: KEPT };
     let (exit, stdout, stderr) = match run_program(&run) {
         Ended::Exited { code, out, err } => (Some(code), out, err),
         Ended::Killed { signal, out } => (None, out, format!("killed by signal {signal}")),
@@ -119,4 +140,29 @@ fn srun(
     }
     let fixed = ["--overlap", "--kill-on-bad-exit=0", "--input=none"].map(str::to_owned);
     (PathBuf::from("srun"), [fixed.to_vec(), options.to_vec(), program].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_end_before_their_job() {
+        let mut command = Command {
+            id: "a".to_owned(),
+            program: Program::Railgate,
+            args: Vec::new(),
+            limit_s: 300,
+            always: false,
+        };
+        assert_eq!(time_left(&command, None, 1000, 60), Some(300));
+        assert_eq!(time_left(&command, Some(5000), 1000, 60), Some(300));
+        assert_eq!(time_left(&command, Some(1100), 1000, 60), Some(40));
+        for end in [0, 1000, 1060] {
+            assert_eq!(time_left(&command, Some(end), 1000, 60), None, "{end}");
+        }
+        command.always = true;
+        assert_eq!(time_left(&command, Some(1060), 1000, 60), Some(30));
+        assert_eq!((reserve(1), reserve(60)), (15, 60));
+    }
 }

@@ -70,6 +70,8 @@ pub(crate) fn of(dir: &Dir) -> anyhow::Result<Report> {
         plan: &run.plan,
         plan_digest: &run.plan_digest,
         entries: &run.journal.entries,
+        journal_digest: &run.journal_digest,
+        hostlist: &railgate_slurm::hostlist::compress(&run.plan.nodes),
         files: &files,
         now: now(),
         railgate: env!("CARGO_PKG_VERSION"),
@@ -82,7 +84,7 @@ fn text(report: &Report) -> Lines {
     let mut text = Lines::new();
     put!(
         text,
-        "{}: {} of {} units have a result; {}",
+        "{}: {} of {} jobs of the plan have a result; {}",
         report.title,
         report.units_done,
         report.units,
@@ -106,6 +108,7 @@ fn text(report: &Report) -> Lines {
     for stage in &report.not_in_plan {
         put!(text, "UNKNOWN  not in the plan: {stage}");
     }
-    put!(text, "results  SHA-256 {}", report.results_digest);
+    put!(text, "results  SHA-256 {} over {} files", report.results_digest, report.results.len());
+    put!(text, "journal  SHA-256 {}", report.journal_digest);
     text
 }

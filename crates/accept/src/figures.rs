@@ -80,7 +80,7 @@ pub struct Figure {
     pub source: String,
     /// Values beyond the limit.
     pub outliers: Vec<Outlier>,
-    /// Largest difference between two repetitions of one part, per cent of the median; `None` without repetitions.
+    /// Largest difference between two repetitions of one part, per cent of its median; `None` without repetitions, or where the median is 0.
     pub spread_percent: Option<f64>,
     /// All values.
     pub values: Vec<Value>,
@@ -187,14 +187,15 @@ fn figure(id: String, collected: Collected, limits: Option<&Expect>) -> Option<F
         tolerance: words,
         source,
         outliers,
-        spread_percent: spread(&values, median),
+        spread_percent: spread(&values),
         values,
         id,
     })
 }
 
-/// Largest difference between the repetitions of a part. A part with several values in one repetition counts with their median.
-fn spread(values: &[Value], median_of_all: f64) -> Option<f64> {
+/// Largest difference between the repetitions of a part, per cent of the part's own median: parts that differ from each other are no
+/// spread. A part with several values in one repetition counts with their median. A median of 0 has no percentage.
+fn spread(values: &[Value]) -> Option<f64> {
     let mut parts: BTreeMap<&str, BTreeMap<u32, Vec<f64>>> = BTreeMap::new();
     for value in values {
         parts.entry(&value.part).or_default().entry(value.repetition).or_default().push(value.value);
@@ -203,7 +204,8 @@ fn spread(values: &[Value], median_of_all: f64) -> Option<f64> {
         let medians: Vec<f64> = repetitions.values().filter_map(|all| median(all.iter().copied())).collect();
         let low = medians.iter().copied().reduce(f64::min)?;
         let high = medians.iter().copied().reduce(f64::max)?;
-        Some((high - low) / median_of_all.abs().max(f64::MIN_POSITIVE) * 100.0)
+        let own = median(medians.iter().copied())?.abs();
+        Some((high - low) / own * 100.0).filter(|percent| percent.is_finite())
     });
     repeated.reduce(f64::max)
 }

@@ -19,7 +19,7 @@ pub fn html(report: &Report) -> String {
         h1 { (Text(&report.title)) (pill(report.overall)) }
         p.soft {
             "Acceptance of " (report.nodes.len()) " nodes, run " (Text(&report.run)) ", from " (Text(&time(report.began)))
-            ". " (report.units_done) " of " (report.units) " units of work have a result."
+            ". " (report.units_done) " of " (report.units) " jobs of the plan have a result."
         }
         (checklist(report))
         (changes(report))
@@ -224,7 +224,7 @@ fn figures(figures: &[Figure]) -> Markup {
             div.card {
                 (table(&["`Figure", "Unit", "#Values", "#Lowest", "#Median", "#Highest", "#Repeatability", "Tolerance", "Outliers"], &rows))
                 (left_out(figures.len()))
-                p.soft { "Repeatability: the largest difference between two repetitions of one part, per cent of the median." }
+                p.soft { "Repeatability: the largest difference between two repetitions of one part, per cent of the part's own median." }
             }
         }
     }
@@ -254,10 +254,14 @@ fn reliability(mttf: Option<&Mttf>) -> Markup {
                 }
                 p.soft {
                     (Text(&short(mttf.node_hours))) " node hours of work, " (mttf.failures) @if mttf.failures == 1 { " failure" } @else { " failures" } ": jobs that a failed node ended, \
-                     and nodes whose checks or GPUs failed. The interval is 2T/χ²(0.95; 2r+2) to 2T/χ²(0.05; 2r) for T hours and r \
+                     and rounds in which a check of a node failed or one of its GPUs computed a wrong value. Warnings and rounds with \
+                     injected faults do not count. "
+                    @if mttf.unknown == 1 { "1 lost job of unknown cause is not counted. " }
+                    @else if mttf.unknown > 1 { (mttf.unknown) " lost jobs of unknown cause are not counted. " }
+                    "The interval is 2T/χ²(0.95; 2r+2) to 2T/χ²(0.05; 2r) for T hours and r \
                      failures (exponential distribution, test ended at a time)."
                 }
-            } @else { p { "Unknown: no unit of work has a result." } }
+            } @else { p { "Unknown: no job of the plan has a result." } }
         }
     }
 }
@@ -284,9 +288,18 @@ fn signatures(report: &Report) -> Markup {
                 dl {
                     dt { "Answer" } dd { (Text(report.overall.words())) }
                     dt { "SHA-256 of the plan" } dd { code { (Text(&report.plan_digest)) } }
+                    dt { "SHA-256 of the journal" } dd { code { (Text(&report.journal_digest)) } }
                     dt { "SHA-256 of the raw results" } dd { code { (Text(&report.results_digest)) } }
+                    dt { "Nodes" } dd { (report.nodes.len()) ": " (Text(&report.hostlist)) }
                 }
-                p.soft { "The second one is that of the lines `SHA256  FILE` of all result files, sorted by name." }
+                p.soft {
+                    "The journal: its whole lines when this page was made. The raw results: the lines `SHA256  FILE` of the result files \
+                     that the journal names, sorted by name, as listed here. Other files in the directory are not covered."
+                }
+                details {
+                    summary { "Result files that the journal names: " (report.results.len()) }
+                    ul { @for one in &report.results { li { code { (Text(&one.sha256)) "  " (Text(&one.name)) } } } }
+                }
                 div.parties {
                     @for party in ["Supplier", "Customer"] {
                         div {

@@ -54,6 +54,17 @@ pub enum Event {
         /// Its SHA-256.
         digest: String,
     },
+    /// An attempt that was counted as lost has a result after all, found before the next submission.
+    LateResult {
+        /// The unit.
+        unit: String,
+        /// Number of the attempt.
+        attempt: u32,
+        /// Name of the file.
+        file: String,
+        /// Its SHA-256.
+        digest: String,
+    },
     /// The attempt ended without a result.
     Lost {
         /// The unit.
@@ -62,8 +73,8 @@ pub enum Event {
         attempt: u32,
         /// The reason.
         why: String,
-        /// Slurm reports that a node of the job failed.
-        node_failed: bool,
+        /// Whether Slurm reports that a node of the job failed; `None`: it is not known how the job ended.
+        node_failed: Option<bool>,
     },
     /// The unit waits no longer: nodes are not available.
     GivenUp {

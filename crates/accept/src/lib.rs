@@ -28,7 +28,7 @@ pub use journal::{BadJournal, Entry, Event, Journal};
 pub use mttf::{Mttf, mttf};
 pub use plan::{BadPlan, Expand, Group, Plan};
 pub use report::{
-    Counted, Facts, File, HeatMap, HeatRow, Inventory, Item, Outcome, Overall, Report, Waiver, report,
+    Counted, Facts, File, HeatMap, HeatRow, Inventory, Item, Named, Outcome, Overall, Report, Waiver, report,
 };
 pub use result::{Output, UnitResult};
 pub use stages::{Command, Program, STAGES, Stage, Unit};

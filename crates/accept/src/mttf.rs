@@ -12,6 +12,9 @@ pub struct Mttf {
     pub node_hours: f64,
     /// Failures.
     pub failures: u32,
+    /// Jobs that were lost, and of which it is not known whether a node failed. They are not counted.
+    #[serde(default)]
+    pub unknown: u32,
     /// Hours of a node per failure; `None` without a failure.
     pub hours: Option<f64>,
     /// Lower end of the interval of 90 %, hours.
@@ -23,7 +26,7 @@ pub struct Mttf {
 /// Returns the estimate, `None` if no node worked.
 ///
 /// With T hours and r failures of an exponential distribution: T/r, from 2T/χ²(0.95; 2r+2) to 2T/χ²(0.05; 2r).
-pub fn mttf(node_hours: f64, failures: u32) -> Option<Mttf> {
+pub fn mttf(node_hours: f64, failures: u32, unknown: u32) -> Option<Mttf> {
     if !(node_hours.is_finite() && node_hours > 0.0) {
         return None;
     }
@@ -32,7 +35,7 @@ pub fn mttf(node_hours: f64, failures: u32) -> Option<Mttf> {
     let some = failures > 0;
     let upper = some.then(|| 2.0 * node_hours / chi_square(tail, failures));
     let hours = some.then(|| node_hours / f64::from(failures));
-    Some(Mttf { node_hours, failures, hours, lower, upper })
+    Some(Mttf { node_hours, failures, unknown, hours, lower, upper })
 }
 
 /// Quantile of the chi-square distribution with `2 * half` degrees of freedom.
@@ -82,16 +85,16 @@ mod tests {
 
     #[test]
     fn the_interval_follows_from_hours_and_failures() {
-        let none = mttf(2996.0, 0).unwrap();
+        let none = mttf(2996.0, 0, 0).unwrap();
         assert_eq!((none.hours, none.upper), (None, None));
         // 2 × 2996 / 5.991
         assert!((none.lower - 1000.1).abs() < 0.5, "{none:?}");
-        let two = mttf(1000.0, 2).unwrap();
+        let two = mttf(1000.0, 2, 0).unwrap();
         assert_eq!(two.hours, Some(500.0));
         assert!((two.lower - 2000.0 / 12.592).abs() < 0.05, "{two:?}");
         assert!((two.upper.unwrap() - 2000.0 / 0.711).abs() < 3.0, "{two:?}");
-        assert_eq!((mttf(0.0, 1), mttf(f64::NAN, 1)), (None, None));
-        let many = mttf(1e6, 5000).unwrap();
+        assert_eq!((mttf(0.0, 1, 0), mttf(f64::NAN, 1, 0)), (None, None));
+        let many = mttf(1e6, 5000, 0).unwrap();
         assert!(many.lower < 200.0 && many.lower > 190.0 && many.upper.unwrap() > 200.0, "{many:?}");
     }
 }

@@ -354,7 +354,16 @@ impl Plan {
         };
         let machines = groups("machine", &raw.machine)?;
         let leafs = groups("leaf", &raw.leaf)?;
-        for expect in &raw.expect {
+        let covers = |one: &str, other: &str| {
+            let base = |figure: &str| figure.split('@').next().unwrap_or_default().to_owned();
+            one == other || (base(one) == base(other) && !(one.contains('@') && other.contains('@')))
+        };
+        for (number, expect) in raw.expect.iter().enumerate() {
+            let earlier = raw.expect.iter().take(number);
+            let figure = &expect.get_ref().figure;
+            if earlier.into_iter().any(|other| covers(&other.get_ref().figure, figure)) {
+                return Err(lines.bad(expect.span(), format!("expect '{figure}': has a limit already")));
+            }
             let Expect { figure, min, max, source } = expect.get_ref();
             let why = match (min, max) {
                 (None, None) => "neither min nor max",

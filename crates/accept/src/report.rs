@@ -88,8 +88,17 @@ pub struct Report {
     pub made: u64,
     /// SHA-256 of the plan.
     pub plan_digest: String,
-    /// SHA-256 over the raw results.
+    /// SHA-256 over the lines of `results`, each `SHA256  NAME`, sorted by name.
     pub results_digest: String,
+    /// The result files that the journal names, each with the SHA-256 that the journal recorded, sorted by name.
+    #[serde(default)]
+    pub results: Vec<Named>,
+    /// SHA-256 of the whole lines of the journal when the report was made.
+    #[serde(default)]
+    pub journal_digest: String,
+    /// The nodes as a hostlist.
+    #[serde(default)]
+    pub hostlist: String,
     /// Names of the nodes.
     pub nodes: Vec<String>,
     /// Units with a result.
@@ -145,6 +154,15 @@ impl Inventory {
     }
 }
 
+/// A result file that the journal names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// The SHA-256 that the journal recorded.
+    pub sha256: String,
+}
+
 /// A file of the results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
@@ -163,6 +181,10 @@ pub struct Facts<'a> {
     pub plan_digest: &'a str,
     /// The journal.
     pub entries: &'a [Entry],
+    /// SHA-256 of its whole lines.
+    pub journal_digest: &'a str,
+    /// The nodes of the plan as a hostlist.
+    pub hostlist: &'a str,
     /// All files of the results.
     pub files: &'a [File],
     /// Now, milliseconds since 1970.

@@ -10,6 +10,7 @@ mod storage;
 use crate::plan::{Plan, Simple};
 use crate::report::Build;
 use crate::result::UnitResult;
+pub(crate) use soak::is_injected;
 
 /// A stage of an acceptance: the table of this name in the plan.
 #[derive(Clone, Copy, Debug)]
@@ -79,12 +80,14 @@ pub struct Command {
     pub args: Vec<String>,
     /// Deadline, seconds.
     pub limit_s: u64,
+    /// Whether it is run even if the job has no time left: it undoes what another command did.
+    pub always: bool,
 }
 
 impl Command {
     fn new(id: &str, program: Program, args: &[&str], limit_s: u64) -> Self {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Command { id: id.to_owned(), program, args, limit_s }
+        Command { id: id.to_owned(), program, args, limit_s, always: false }
     }
 }
 

@@ -21,8 +21,8 @@ pub enum Fate {
     Lost {
         /// The reason.
         why: String,
-        /// A node of the job failed.
-        node_failed: bool,
+        /// Whether a node of the job failed; `None`: not known.
+        node_failed: Option<bool>,
     },
 }
 
@@ -130,6 +130,12 @@ impl State {
             Event::Result { unit, attempt, file, digest } => {
                 let fate = Fate::Done { file: file.clone(), digest: digest.clone() };
                 self.attempt(unit, *attempt)?.fate = fate;
+            }
+            Event::LateResult { unit, attempt, file, digest } => {
+                let of = self.units.get_mut(unit).filter(|of| of.open().is_none() && of.done().is_none());
+                let lost = of.and_then(|of| of.attempts.iter_mut().find(|one| one.number == *attempt));
+                let lost = lost.ok_or_else(|| format!("attempt {attempt} of {unit} is not lost"))?;
+                lost.fate = Fate::Done { file: file.clone(), digest: digest.clone() };
             }
             Event::Lost { unit, attempt, why, node_failed } => {
                 let fate = Fate::Lost { why: why.clone(), node_failed: *node_failed };

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod journals;
+mod limits;
 mod plans;
 mod reports;
 
@@ -60,6 +61,8 @@ impl Played {
             plan: &self.plan,
             plan_digest: "p",
             entries: &self.entries,
+            journal_digest: "j",
+            hostlist: "n[1-4]",
             files: &self.files,
             now: 1_700_000_100_000,
             railgate: "0",

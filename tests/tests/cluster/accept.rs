@@ -155,7 +155,7 @@ fn a_plan_becomes_a_report_although_the_driver_is_killed() -> Result<()> {
         cluster.write(CONTROLLER, &place, &format!("{whole}{{\"at\":17"))?;
         let done = driver(cluster)?.wait(8 * MINUTE)?;
         ensure!(done.code == 0, "{done}");
-        assert!(done.stderr.contains("units done"), "{done}");
+        assert!(done.stderr.contains("jobs of the plan done"), "{done}");
 
         let (code, text) = report(cluster, "json")?;
         let found: Value = serde_json::from_str(&text)?;
@@ -235,7 +235,7 @@ fn an_acceptance_survives_its_controller_and_a_node() -> Result<()> {
         })?;
         cluster.boot_node("gn2")?;
         cluster.root().run(&["scontrol", "update", "nodename=gn2", "state=resume"])?;
-        assert!(process.running()? || process.output()?.contains("8 of 8 units"), "{}", process.output()?);
+        assert!(process.running()? || process.output()?.contains("8 of 8 jobs of the plan"), "{}", process.output()?);
         let done = process.wait(8 * MINUTE)?;
         ensure!(done.code == 0, "{done}");
         assert!(done.stderr.contains("slurmctld answers again"), "{done}");

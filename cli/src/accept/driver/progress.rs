@@ -31,7 +31,7 @@ impl Progress {
         let (done, all) = (of_stage().filter(settled).count(), of_stage().count());
         let total = units.iter().filter(settled).count();
         let line = format!(
-            "{stage}: {done} of {all} units done, {open} in the queue; all stages: {total} of {}",
+            "{stage}: {done} of {all} jobs of the plan done, {open} in the queue; all stages: {total} of {}",
             units.len()
         );
         let (since, before) = *self.stages.entry(stage).or_insert_with(|| (Instant::now(), done));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use railgate_model::{GpuSelfTested, PciAddress, Severity, ValueCheck, Verdict};
 use serde::Deserialize;
 
-use super::{Command, Of, Program, Stage, of_each_node};
+use super::{Command, Of, Program, Stage, is_injected, of_each_node};
 use crate::figures::{Better, Tolerance};
 use crate::report::{Build, Item, Outcome};
 use crate::result::{Output, UnitResult};
@@ -50,6 +50,10 @@ pub(super) fn judge(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static s
         let mut details = BTreeSet::new();
         for of in of_node {
             let (one, findings) = verdict(of.result);
+            let is_failure = |finding: &String| finding.starts_with(&format!("{} ", Severity::Fail));
+            if findings.iter().any(is_failure) && !is_injected(build.plan, of.unit) {
+                build.failed.insert((node.clone(), of.unit.id.clone()));
+            }
             outcome = outcome.max(one);
             details.extend(findings);
         }
@@ -122,9 +126,12 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
             let part = format!("{node} {}{to}", test.gpu);
             match &test.values {
                 ValueCheck::Right { .. } => compared += 1,
-                ValueCheck::Wrong { compared: of, wrong: count, .. } => {
+                ValueCheck::Wrong { compared: all, wrong: count, .. } => {
                     compared += 1;
-                    wrong.insert(format!("{part}: {}: {count} of {of} values wrong", test.test));
+                    if !is_injected(build.plan, of.unit) {
+                        build.failed.insert((node.clone(), of.unit.id.clone()));
+                    }
+                    wrong.insert(format!("{part}: {}: {count} of {all} values wrong", test.test));
                 }
                 ValueCheck::None => {}
             }

@@ -92,8 +92,12 @@ fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
                 None => problems.unknown.extend([format!("{}: {}: not run", of.unit.id, dir.0)]),
             }
             for pattern in ["randread", "randwrite"] {
-                if let Some(output) = of.result.output(&format!("fio.{number}.{pattern}")) {
-                    fio(build, of, &dir.0, pattern, output, &mut problems);
+                match of.result.output(&format!("fio.{number}.{pattern}")) {
+                    Some(output) => fio(build, of, &dir.0, pattern, output, &mut problems),
+                    None if table.fio_s.is_some() => {
+                        problems.unknown.extend([format!("{}: {}: fio: not run", of.unit.id, dir.0)]);
+                    }
+                    None => {}
                 }
             }
         }
@@ -130,7 +134,7 @@ fn checkpoint(build: &mut Build<'_>, of: &Of<'_>, dir: &str, output: &Output, pr
             Err(_) => problems.unknown.extend([format!("{dir}: a line that is not a result: {line}")]),
         }
     }
-    for node in &of.result.nodes {
+    for node in &of.unit.nodes {
         match lines.iter().find(|line| line.node == *node) {
             Some(Written { failed: Some(why), .. }) => {
                 problems.failed.extend([format!("{node}: {dir}: {why}")]);
@@ -140,6 +144,9 @@ fn checkpoint(build: &mut Build<'_>, of: &Of<'_>, dir: &str, output: &Output, pr
             }
             Some(Written { write: Some(_), read: Some(_), files: Some(_), .. }) => {}
             Some(_) => problems.unknown.extend([format!("{node}: {dir}: the result is not whole")]),
+            None if !of.result.nodes.contains(node) => {
+                problems.unknown.extend([format!("{node}: {dir}: was not in the job")]);
+            }
             None => problems
                 .unknown
                 .extend([format!("{node}: {dir}: {}", output.reason().unwrap_or("no result"))]),

@@ -14,7 +14,11 @@ fn submit(attempt: u32) -> Event {
 }
 
 fn lost(attempt: u32) -> Event {
-    Event::Lost { unit: "u".to_owned(), attempt, why: "w".to_owned(), node_failed: true }
+    Event::Lost { unit: "u".to_owned(), attempt, why: "w".to_owned(), node_failed: Some(true) }
+}
+
+fn late(attempt: u32) -> Event {
+    Event::LateResult { unit: "u".to_owned(), attempt, file: "f".to_owned(), digest: "d".to_owned() }
 }
 
 fn result(attempt: u32) -> Event {
@@ -55,7 +59,7 @@ fn the_state_of_a_unit_follows_from_its_lines() {
     let state = follow(&[begin(), submit(1), lost(1), submit(2)]).unwrap();
     assert!(state.is_open("u", 2) && !state.is_open("u", 1) && !state.is_open("v", 1));
     let of = &state.units["u"];
-    assert!(matches!(of.attempts[0].fate, Fate::Lost { node_failed: true, .. }) && !of.is_settled(2));
+    assert!(matches!(of.attempts[0].fate, Fate::Lost { node_failed: Some(true), .. }) && !of.is_settled(2));
     // Lost twice of two; a driver that continues may try again.
     let twice = [begin(), submit(1), lost(1), submit(2), lost(2)];
     assert!(follow(&twice).unwrap().units["u"].is_settled(2));
@@ -64,6 +68,8 @@ fn the_state_of_a_unit_follows_from_its_lines() {
     let given_up = Event::GivenUp { unit: "u".to_owned(), why: "w".to_owned() };
     assert!(follow(&[begin(), given_up.clone()]).unwrap().units["u"].is_settled(9));
     assert!(!follow(&[begin(), given_up, Event::Continue {}]).unwrap().units["u"].is_settled(9));
+    let late = follow(&[begin(), submit(1), lost(1), submit(2), lost(2), late(1)]).unwrap();
+    assert_eq!(late.units["u"].done().map(|attempt| attempt.number), Some(1));
     let done = follow(&[begin(), submit(1), result(1), Event::Continue {}]).unwrap();
     assert!(done.units["u"].is_settled(1) && done.units["u"].done().is_some() && !done.is_open("u", 1));
 }
@@ -77,6 +83,10 @@ fn a_line_that_does_not_fit_the_lines_before_it_is_an_error() {
         (vec![begin(), submit(1), result(1), result(1)], 4),
         (vec![begin(), result(1)], 2),
         (vec![begin(), submit(1), lost(1), result(1)], 4),
+        (vec![begin(), submit(1), late(1)], 3),
+        (vec![begin(), submit(1), lost(1), late(2)], 4),
+        (vec![begin(), submit(1), lost(1), submit(2), late(1)], 5),
+        (vec![begin(), submit(1), lost(1), submit(2), result(2), late(1)], 6),
     ] {
         assert_eq!(follow(&events).unwrap_err().0, line, "{events:?}");
     }

@@ -63,6 +63,11 @@ fn an_error_has_its_line_and_its_key() {
             4,
             "absolute path of a program",
         ),
+        (
+            "title = 't'\nnodes = 'n1'\n[node]\n[[expect]]\nfigure = 'x'\nmin = 1\nsource = 's'\n[[expect]]\nfigure = 'x@a'\nmax = 1\nsource = 's'\n",
+            8,
+            "expect 'x@a': has a limit already",
+        ),
         ("title = \n", 1, ""),
     ] {
         let (at, why) = bad(text);

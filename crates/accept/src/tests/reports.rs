@@ -166,8 +166,12 @@ fn a_changed_missing_or_unknown_file_is_named() {
 fn repeated_units_and_lost_jobs_are_stated() {
     let mut run = cards(785.0);
     let unit = "node.n1.r1".to_owned();
-    let lost =
-        Event::Lost { unit: unit.clone(), attempt: 1, why: "job 7: NODE_FAIL".to_owned(), node_failed: true };
+    let lost = Event::Lost {
+        unit: unit.clone(),
+        attempt: 1,
+        why: "job 7: NODE_FAIL".to_owned(),
+        node_failed: Some(true),
+    };
     let result = Event::Result {
         unit: unit.clone(),
         attempt: 2,
@@ -373,14 +377,17 @@ fn faults_that_are_injected_must_be_found() {
     let unit = plan.units().remove(0);
     let commands = (crate::STAGES[5].commands)(&plan, &unit, &unit.nodes);
     let ids: Vec<&str> = commands.iter().map(|command| command.id.as_str()).collect();
-    assert_eq!(ids, ["fault.1.inject", "fault.1.check", "fault.1.undo", "check", "gpus"]);
+    assert_eq!(ids, ["fault.1.before", "fault.1.inject", "fault.1.check", "fault.1.undo", "check", "gpus"]);
     let outputs = |unit: &Unit| {
         let number: u32 = unit.nodes[0][1..].parse().unwrap();
         let run = |step: &str, exit: u32| json!({ "command": format!("fault.{number}.{step}"), "line": "", "exit": exit, "stdout": "", "stderr": "no such device" });
         let finding = json!([{ "check": if number == 2 { "other" } else { "ib-port" }, "severity": "fail", "class": "fabric", "what": "down", "fix": "" }]);
         let mut checked = check(&finding);
         checked["command"] = json!(format!("fault.{number}.check"));
+        let mut before = check(&json!([]));
+        before["command"] = json!(format!("fault.{number}.before"));
         json!([
+            before,
             run("inject", u32::from(number == 3)),
             checked,
             run("undo", u32::from(number == 4)),
@@ -390,7 +397,9 @@ fn faults_that_are_injected_must_be_found() {
     };
     let report = played(plan, &outputs).report();
     let words = [1, 2, 3, 4].map(|number| word(&report, &format!("soak.fault.{number}")).unwrap());
-    assert_eq!(words, ["pass", "fail", "unknown", "pass"]);
+    assert_eq!(words, ["pass", "fail", "unknown", "fail"]);
+    // Rounds with faults count neither as time nor as failures.
+    assert_eq!(report.mttf, None);
     assert_eq!(report.exceptions, ["fault 4 of n4 was not undone: no such device"]);
     let map = report.heat_maps.iter().find(|map| map.title.starts_with("Highest temperature")).unwrap();
     assert_eq!((map.columns.join(" "), map.rows[3].values[0]), ("r1".to_owned(), Some(60.0)));
