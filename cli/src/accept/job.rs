@@ -44,7 +44,9 @@ pub(crate) fn run(dir: &Path, unit: &str, attempt: u32) -> anyhow::Result<u8> {
     let began = now();
     let program = std::env::current_exe().context("path of this program")?;
     let commands = (stage.commands)(&run.plan, unit, &nodes);
+    // Older versions of Slurm do not set it.
     let end = std::env::var("SLURM_JOB_END_TIME").ok().and_then(|text| text.parse().ok());
+    let end = end.unwrap_or(began / 1000 + u64::from(unit.limit_min) * 60);
     let reserve = reserve(unit.limit_min);
     let outputs = commands
         .iter()
@@ -85,8 +87,7 @@ fn reserve(limit_min: u32) -> u64 {
 }
 
 /// Deadline of a command in a job that ends at `end`, seconds since 1970; `None`: it is not run.
-fn time_left(command: &Command, end: Option<u64>, now: u64, reserve: u64) -> Option<u64> {
-    let Some(end) = end else { return Some(command.limit_s) };
+fn time_left(command: &Command, end: u64, now: u64, reserve: u64) -> Option<u64> {
     let left = end.saturating_sub(now).saturating_sub(reserve);
     // What a fault changed is undone at any time.
     let least = if command.always { 30 } else { 0 };
@@ -155,14 +156,13 @@ mod tests {
             limit_s: 300,
             always: false,
         };
-        assert_eq!(time_left(&command, None, 1000, 60), Some(300));
-        assert_eq!(time_left(&command, Some(5000), 1000, 60), Some(300));
-        assert_eq!(time_left(&command, Some(1100), 1000, 60), Some(40));
+        assert_eq!(time_left(&command, 5000, 1000, 60), Some(300));
+        assert_eq!(time_left(&command, 1100, 1000, 60), Some(40));
         for end in [0, 1000, 1060] {
-            assert_eq!(time_left(&command, Some(end), 1000, 60), None, "{end}");
+            assert_eq!(time_left(&command, end, 1000, 60), None, "{end}");
         }
         command.always = true;
-        assert_eq!(time_left(&command, Some(1060), 1000, 60), Some(30));
+        assert_eq!(time_left(&command, 1060, 1000, 60), Some(30));
         assert_eq!((reserve(1), reserve(60)), (15, 60));
     }
 }

@@ -53,6 +53,7 @@ pub(crate) fn accept(stage: &mut Stage) {
     // In a job.
     stage.run(&["accept", "--dir", "accept", "--unit", &text, "--attempt", "1"]);
     stage.shows(&["accept", "--storage-test", &text, "--mib", "1", "--files", "1"]);
+    stage.shows(&["accept", "--fio-test", &text, "--pattern", "randread", "--seconds", "1"]);
 }
 
 /// A result of which every text is hostile.

@@ -282,6 +282,11 @@ fn exceptions(report: &Report) -> Markup {
 
 fn signatures(report: &Report) -> Markup {
     html! {
+        // Not part of the block that is kept on one page.
+        details {
+            summary { "Result files that the journal names: " (report.results.len()) }
+            ul { @for one in &report.results { li { code { (Text(&one.sha256)) "  " (Text(&one.name)) } } } }
+        }
         section.sign {
             h2 { "Signatures" }
             div.card {
@@ -294,11 +299,7 @@ fn signatures(report: &Report) -> Markup {
                 }
                 p.soft {
                     "The journal: its whole lines when this page was made. The raw results: the lines `SHA256  FILE` of the result files \
-                     that the journal names, sorted by name, as listed here. Other files in the directory are not covered."
-                }
-                details {
-                    summary { "Result files that the journal names: " (report.results.len()) }
-                    ul { @for one in &report.results { li { code { (Text(&one.sha256)) "  " (Text(&one.name)) } } } }
+                     that the journal names, sorted by name, as listed above. Other files in the directory are not covered."
                 }
                 div.parties {
                     @for party in ["Supplier", "Customer"] {
