@@ -94,7 +94,11 @@ fn end(child: &mut Child) {
     signal(libc::SIGTERM);
     sleep(GRACE);
     signal(libc::SIGKILL);
-    let _ = child.wait();
+    // A process that the kernel does not let go must not keep the script from starting.
+    let until = Instant::now() + GRACE;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+        sleep(INTERVAL);
+    }
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ fn options_work_in_sbatch_lines_and_invalid_ones_are_refused_at_submit() -> Resu
         let (last, first) = names.split_last().context("no profile")?;
         let profiles = format!("{} or {last} (/etc/railgate/railgate.toml)", first.join(", "));
         for (option, value, takes) in [
-            ("--railgate-gate", "fast", "off, quick or full"),
+            ("--railgate-gate", "fast", "off, quick, full or preflight"),
             ("--railgate-requeue", "x", "auto, never or a number of restarts"),
             ("--railgate-profile", "../x", "a name such as debug"),
             ("--railgate-profile", "debgu", profiles.as_str()),

@@ -80,7 +80,8 @@ fn bar(report: &JobReport, scale: &Scale, attempt: &Attempt, node: &NodeReport, 
     let refusal = node.acts.iter().map(|act| act.time).max().filter(|_| node.refused());
     let until = node.end.or(refusal).or(attempt.end).unwrap_or(scale.end);
     let (from, to) = (scale.at(node.start), scale.at(until.max(node.start)));
-    let bad = node.refused() || matches!(attempt.ended.kind, EndKind::Hardware if !node.evidence.is_empty());
+    let proven = attempt.ended.proof.iter().any(|proof| proof.node == node.node);
+    let bad = node.refused() || (proven && matches!(attempt.ended.kind, EndKind::Hardware));
     let name = lane_name(&node.node, attempt.attempt, report.attempts.len() > 1);
     let class = if bad { "badbar" } else { "bar" };
     html! {
