@@ -103,7 +103,7 @@ fn task_env(
     report: &mut NodeReport,
 ) -> TaskEnv {
     let mut tasks = TaskEnv { notices: notices(hook, check_run), ..TaskEnv::default() };
-    // The plugin runs the preflight only for this setting of root, whatever the job's own environment has.
+    // The plugin runs the preflight only if the prolog, as root, writes this setting. It ignores the job's environment.
     let preflight = (hook.granted.gate == GateLevel::Preflight).then(|| TaskSetting {
         name: CONTROL_GATE.to_owned(),
         value: GateLevel::Preflight.to_string(),

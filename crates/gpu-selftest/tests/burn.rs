@@ -71,7 +71,7 @@ fn a_signal_ends_a_burn_with_what_is_known() {
         let mut machine = Machine::new(bus);
         machine.nvml.gpus[1].processes = Reading::Known(vec![other_process(4711)]);
         let mut child = machine.start(&["--length", "burn", "--seconds", "86400"]);
-        // The GPU in use is told at once, the progress after the first round or ten seconds.
+        // The line about the GPU in use is printed immediately; the first progress line follows after one round or 10 s.
         let first = first_line(&mut child);
         assert!(first.contains("in use by process 4711"), "{first}");
         let progress = first_progress(&mut child);

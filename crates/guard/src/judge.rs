@@ -138,7 +138,7 @@ impl Case<'_> {
     fn behind(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
         let counts = self.look.counts?;
         let of = behind_in(counts)?;
-        let behind = ranks_behind(self.look, of);
+        let behind = stragglers(self.look, of);
         let fewest = of.ranks.iter().map(|one| one.ops).min()?;
         let most = of.ranks.iter().map(|one| one.ops).max()?;
         if behind.is_empty() {
@@ -213,7 +213,7 @@ impl Case<'_> {
         let of = counts.communicators.iter().find(others)?;
         Some(format!(
             "in another communicator {} behind (the last operation there: {})",
-            are(&ranks_behind(self.look, of)),
+            are(&stragglers(self.look, of)),
             of.op
         ))
     }
@@ -300,16 +300,16 @@ fn behind_in(counts: &Counts) -> Option<&CountsOf> {
     with.max_by_key(|one| (one.size, Reverse(one.behind().len())))
 }
 
-/// Returns the running ranks of this node that have enqueued fewer operations in a communicator than other ranks.
-fn ranks_behind<'a>(look: &'a Look<'_>, of: &CountsOf) -> Vec<&'a RankLook> {
-    let pids = of.behind();
+/// Returns the stragglers of this node: its running ranks that have enqueued fewer operations in the communicator than other ranks.
+fn stragglers<'a>(look: &'a Look<'_>, communicator: &CountsOf) -> Vec<&'a RankLook> {
+    let pids = communicator.behind();
     look.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
 }
 
-/// Returns the ranks of this node that have enqueued fewer operations than other ranks, if all of them poll the GPU, and otherwise none.
-pub(crate) fn polling_ranks_behind<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
+/// Returns the stragglers of this node if all of them poll their GPUs, and otherwise none.
+pub(crate) fn polling_stragglers<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
     let Some(of) = look.counts.and_then(behind_in) else { return Vec::new() };
-    let all = ranks_behind(look, of);
+    let all = stragglers(look, of);
     if all.iter().all(|one| one.state.as_ref().is_some_and(polls)) { all } else { Vec::new() }
 }
 

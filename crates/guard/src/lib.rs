@@ -28,7 +28,7 @@ pub use config::{GuardConfig, GuardMode};
 pub use look::{Counts, CountsOf, Look, RankLook, RankOps, RankState};
 pub use nodes::judge_nodes;
 
-use judge::{at_rest, culprit, judge, polling_ranks_behind};
+use judge::{at_rest, culprit, judge, polling_stragglers};
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
 /// proof counts.
@@ -109,7 +109,7 @@ impl Guard {
         }
         let (at_rest, behind) = match waiting {
             0 => (resting, Vec::new()),
-            _ if waiting == look.gpus.len() => (Vec::new(), polling_ranks_behind(look)),
+            _ if waiting == look.gpus.len() => (Vec::new(), polling_stragglers(look)),
             _ => (Vec::new(), Vec::new()),
         };
         let named = |ranks: Vec<&RankLook>| ranks.into_iter().take(MOST_AT_REST).map(culprit).collect();

@@ -100,7 +100,7 @@ fn kill_it(cluster: &Cluster) -> Result<usize> {
     Ok(KILLS)
 }
 
-/// Every unit has one result in the report; whatever was submitted or run more often is named.
+/// Checks that the report has exactly one result for each unit, and lists each unit that was submitted or run more than once.
 fn nothing_is_lost_or_hidden(cluster: &Cluster, report: &Value) -> Result<()> {
     ensure!(report["units_done"] == report["units"], "{report}");
     let exceptions = report["exceptions"].to_string();

@@ -1,9 +1,12 @@
-//! The built `railgate`, as users and scripts call it: exit codes, standard output and error, and whether the pages
-//! describe it correctly.
+//! The built `railgate`, as users and scripts call it: exit codes, standard output and error; whether the pages describe it
+//! correctly; and what it records about cards.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 #![expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 
-use std::path::{Path, PathBuf};
+mod cards;
+mod pages;
+
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -57,43 +60,6 @@ fn out(output: &Output) -> String {
 
 fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn page(name: &str) -> String {
-    std::fs::read_to_string(root().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
-}
-
-/// All pages for users and admins.
-fn pages() -> Vec<(String, String)> {
-    let mut names = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for dir in ["docs", "docs/decisions"] {
-        for entry in std::fs::read_dir(root().join(dir)).unwrap() {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            if name.ends_with(".md") {
-                names.push(format!("{dir}/{name}"));
-            }
-        }
-    }
-    names.into_iter().map(|name| (page(&name), name)).map(|(text, name)| (name, text)).collect()
-}
-
-/// Code blocks of a page that begin with this fence.
-fn blocks(text: &str, fence: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        if line.starts_with("```") {
-            let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
-            if line == fence {
-                found.push(block.join("\n") + "\n");
-            }
-        }
-    }
-    found
 }
 
 #[test]
@@ -480,104 +446,6 @@ fn filetime(path: &std::path::Path) {
     std::fs::File::open(path).unwrap().set_modified(old).unwrap();
 }
 
-#[test]
-fn configuration_blocks_in_the_pages_are_valid() {
-    let mut seen = 0;
-    for (name, text) in pages() {
-        for block in blocks(&text, "```toml") {
-            // A first line with a comment names a different file.
-            if block.starts_with('#') {
-                continue;
-            }
-            let checked = Cli::new(&block).run(&["config", "check"]);
-            assert!(checked.status.success(), "{name}:\n{block}\n{}", err(&checked));
-            seen += 1;
-        }
-    }
-    assert!(seen > 10, "{seen}");
-}
-
-#[test]
-fn commands_in_pages_and_help_exist() {
-    let cli = Cli::new("");
-    let mut shown = Vec::new();
-    for (_, text) in pages() {
-        shown.extend(blocks(&text, "```").concat().lines().map(str::to_owned));
-    }
-    let all = cli.said(&["--help"]);
-    let (_, commands) = all.split_once("Commands:\n").unwrap();
-    let commands = commands.lines().take_while(|line| !line.is_empty());
-    let names: Vec<&str> = commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
-    assert!(names.len() >= 10 && all.lines().all(|line| line.chars().count() <= 100), "{all}");
-    for command in names.into_iter().filter(|name| !["", "help"].contains(name)) {
-        let help = cli.said(&[command, "--help"]);
-        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
-        shown.extend(help.lines().map(|line| line.trim().to_owned()));
-    }
-    let mut seen = 0;
-    for line in shown {
-        let line = line.replace("cargo run --bin railgate -- ", "railgate ");
-        let Some(rest) = line.strip_prefix("railgate ") else { continue };
-        // Text after two blanks is a remark, and text after a semicolon or pipe is for the shell.
-        let rest = rest.split("  ").next().unwrap_or_default();
-        let rest = rest.split([';', '>', '|']).next().unwrap_or_default();
-        // Text after two dashes belongs to another program.
-        let rest = rest.split(" -- ").next().unwrap_or_default();
-        let words: Vec<&str> = rest.split(' ').filter(|word| !word.is_empty()).collect();
-        if rest.contains(['\'', '…', '[']) || words.is_empty() || words[0].chars().any(char::is_uppercase) {
-            continue;
-        }
-        let output = cli.run(&[&words[..], &["--help"]].concat());
-        assert!(output.status.success(), "railgate {rest}: {}", err(&output));
-        seen += 1;
-    }
-    assert!(seen > 30, "{seen}");
-}
-
-#[test]
-fn every_json_field_is_documented() {
-    fn names(value: &Value, into: &mut Vec<String>) {
-        match value {
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    into.push(name.clone());
-                    // The keys in these are names from the kernel.
-                    if !["counters", "governors"].contains(&name.as_str()) {
-                        names(value, into);
-                    }
-                }
-            }
-            Value::Array(items) => items.iter().for_each(|item| names(item, into)),
-            _ => {}
-        }
-    }
-    let cli = Cli::new("");
-    let page = page("docs/json.md");
-    let faults = "h100-sxm:gpu-lost@3,gpu-process-leftover@1,gpu-xid-63,mount-hang,ib-missing";
-    let mut seen = Vec::new();
-    for words in [
-        &["check", "--list"][..],
-        &["simulate", "--list"],
-        &["check", "--simulate", faults],
-        &["rails", "--simulate", faults],
-        &["doctor"],
-        &["template", "list"],
-        &["rma", "gn1", "--simulate", faults],
-        &["check", "--history"],
-        &["report", "--rules"],
-        &["explain", "launch-bound"],
-    ] {
-        names(&cli.json(words), &mut seen);
-    }
-    names(&serde_json::from_str(&cli.said(&["snapshot", "--simulate", faults])).unwrap(), &mut seen);
-    let shown = cli.json(&["config", "show"]);
-    seen.extend(shown.as_object().unwrap().keys().cloned());
-    seen.extend(shown["values"]["gate.mode"].as_object().unwrap().keys().cloned());
-    let known: Vec<&str> = page.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).collect();
-    seen.retain(|name| !known.contains(&name.as_str()));
-    assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
-}
-
 /// Slurm signals only a task's first process, and a launcher may have started its workers in sessions of their own.
 /// SIGTERM is for the program itself, which ends its workers.
 #[test]
@@ -640,72 +508,6 @@ fn completions_load_in_bash_and_zsh() {
 }
 
 #[test]
-fn a_profile_recorded_from_a_fit_node_can_be_used() {
-    let cli = Cli::new("");
-    let said =
-        cli.said(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm", "--out", "mine.toml"]);
-    assert!(said.starts_with("mine.toml\ncheck: fabric.exclude: "), "{said}");
-    let text = std::fs::read_to_string(cli.dir.path().join("mine.toml")).unwrap();
-    assert!(text.contains("id = \"mine\"") && text.contains("nvlinks_up = 18"), "{text}");
-    let bad = cli.run(&["profile", "record", "--id", "mine", "--simulate", "h100-sxm:gpu-lost@3"]);
-    assert_eq!(bad.status.code(), Some(1));
-    assert!(
-        out(&bad).starts_with("not written: the node is not healthy\nfail     gpu-lost@3: "),
-        "{}",
-        out(&bad)
-    );
-    for id in ["h100-sxm", "Mine", "../x", ""] {
-        assert_eq!(cli.code(&["profile", "record", "--id", id, "--simulate", "h100-sxm"]), Some(2), "{id}");
-    }
-}
-
-/// A line of `railgate-gpu-selftest`.
-fn self_test_line(gpu: u32, model: &str, test: &str, name: &str, figure: f64) -> String {
-    let line = serde_json::json!({
-        "gpu": format!("0000:{gpu:02x}:00.0"), "uuid": format!("GPU-{gpu}"), "model": model, "test": test, "seconds": 0.1,
-        "values": "none", "measured": { name: figure },
-    });
-    format!("{line}\n")
-}
-
-#[test]
-fn a_profile_records_the_rates_of_good_cards() {
-    let cli = Cli::new("");
-    let of = |gpu, rate| self_test_line(gpu, "NVIDIA H100 80GB HBM3", "gemm-rate-bf16", "rate_tflops", rate);
-    let lines: String = (1..4).map(|gpu| of(gpu, 680.0 + f64::from(gpu))).collect();
-    std::fs::write(cli.dir.path().join("one"), lines).unwrap();
-    std::fs::write(cli.dir.path().join("two"), of(1, 690.0)).unwrap();
-    let record = ["profile", "record", "--id", "mine", "--simulate", "h100-sxm"];
-    let text = cli.said(&[&record[..], &["--self-test", "one", "--self-test", "two"]].concat());
-    let want = "[gpus.self_test.\"gemm-rate-bf16.rate_tflops\"]\nmedian = 682.5\nlowest = 681.0\nhighest = 690.0\ngpus = 4\n";
-    assert!(text.contains(want), "{text}");
-    let other = self_test_line(1, "NVIDIA H200", "gemm-rate-bf16", "rate_tflops", 690.0);
-    for (name, content) in [("other", other.as_str()), ("empty", ""), ("garbage", "hello\n")] {
-        std::fs::write(cli.dir.path().join(name), content).unwrap();
-        let refused = cli.run(&[&record[..], &["--self-test", name]].concat());
-        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{name}");
-    }
-}
-
-#[test]
-fn the_factor_of_a_card_comes_from_its_self_test() {
-    let cli = Cli::new("");
-    let factor = |gpu| self_test_line(gpu, "NVIDIA H200", "gemm-rate-bf16", "clock_factor", 1.1);
-    let without = self_test_line(2, "NVIDIA H200", "gemm-rate-bf16", "rate_tflops", 690.0);
-    std::fs::write(cli.dir.path().join("lines"), factor(1) + &without).unwrap();
-    let said = cli.said(&["calibrate", "--no-save", "--self-test", "lines"]);
-    assert_eq!(
-        said,
-        "GPU-1 (NVIDIA H200): NVML's clock is 1.100 times the counted one, within 3.0 %\n\
-         GPU-2: could not tell: no line gemm-rate-* has a clock_factor: cuBLASLt is not installed, or a reading failed\n"
-    );
-    std::fs::write(cli.dir.path().join("lines"), without).unwrap();
-    assert_eq!(cli.code(&["calibrate", "--no-save", "--self-test", "lines"]), Some(3));
-    assert_eq!(cli.code(&["calibrate", "--self-test", "lines", "--gpu", "1"]), Some(2));
-    assert_eq!(cli.code(&["calibrate"]), Some(2));
-}
-
-#[test]
 fn rma_has_serial_numbers_and_xids_but_no_processes() {
     let cli = Cli::new("");
     let node = "h100-sxm:gpu-xid-48@3,gpu-process-leftover@1";
@@ -722,17 +524,4 @@ fn rma_has_serial_numbers_and_xids_but_no_processes() {
     assert_eq!(elsewhere.status.code(), Some(2));
     assert!(err(&elsewhere).contains("ssh gn7 railgate rma gn7"), "{}", err(&elsewhere));
     assert!(err(&cli.run(&["readmit", "gn7"])).contains("ssh gn7 railgate readmit gn7"));
-}
-
-#[test]
-fn links_between_the_pages_are_valid() {
-    for (name, text) in pages() {
-        let dir = root().join(&name).parent().unwrap().to_owned();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let path = link.split('#').next().unwrap_or_default();
-            if !path.is_empty() && !path.contains("://") {
-                assert!(dir.join(path).exists(), "{name}: {link}");
-            }
-        }
-    }
 }
