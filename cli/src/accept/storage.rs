@@ -13,9 +13,9 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, PosixFadviseAdvice, posix_fadvise};
 use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use railgate_accept::{Span, StorageTested};
 use railgate_child::program::{Ended, Run, run_program};
 use railgate_fsutil::nofollow;
-use serde::Serialize;
 
 use super::dir::now;
 use crate::output::{complain, say};
@@ -32,26 +32,6 @@ const LAYOUT_S: u64 = 600;
 /// Most bytes of fio's output.
 const KEPT: usize = 1 << 20;
 
-/// What is printed: times are milliseconds since 1970, counts are MiB or operations.
-#[derive(Debug, Default, Serialize)]
-struct Written {
-    node: String,
-    write: Option<Span>,
-    read: Option<Span>,
-    files: Option<Span>,
-    /// What the file system did wrong.
-    failed: Option<String>,
-    /// Why there is no result otherwise.
-    error: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Span {
-    began: u64,
-    ended: u64,
-    count: u32,
-}
-
 /// Bytes that were read back are not those that were written.
 #[derive(Debug)]
 struct Different(u32);
@@ -66,7 +46,7 @@ impl std::error::Error for Different {}
 
 pub(crate) fn run(site: &Site, place: &Path, mib: u32, files: u32) -> anyhow::Result<u8> {
     let node = node(site);
-    let mut written = Written { node: node.clone(), ..Written::default() };
+    let mut written = StorageTested { node: node.clone(), ..StorageTested::default() };
     let done = within(place, &node, |own| {
         let done = checkpoint(own, mib, seed(&node)?, &mut written)
             .and_then(|()| metadata(own, files, &mut written));
@@ -197,7 +177,7 @@ fn remove_all(own: &OwnedFd) -> anyhow::Result<()> {
 }
 
 /// The file is read twice: once on the clock, once to compare every byte.
-fn checkpoint(own: &OwnedFd, mib: u32, seed: u64, written: &mut Written) -> anyhow::Result<()> {
+fn checkpoint(own: &OwnedFd, mib: u32, seed: u64, written: &mut StorageTested) -> anyhow::Result<()> {
     let mut blocks: Vec<Vec<u8>> = (0..BLOCKS).map(|number| block(seed, number)).collect();
     let began = now();
     let mut file = nofollow::create_at(own, FILE, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -259,7 +239,7 @@ fn stamped(blocks: &mut [Vec<u8>], number: u32, seed: u64) -> anyhow::Result<&[u
     Ok(block)
 }
 
-fn metadata(own: &OwnedFd, files: u32, written: &mut Written) -> anyhow::Result<()> {
+fn metadata(own: &OwnedFd, files: u32, written: &mut StorageTested) -> anyhow::Result<()> {
     let name = |number: u32| format!("file-{number}");
     let began = now();
     let mut made = 0;
@@ -289,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    fn test(place: &Path, mib: u32, files: u32, written: &mut Written) -> anyhow::Result<()> {
+    fn test(place: &Path, mib: u32, files: u32, written: &mut StorageTested) -> anyhow::Result<()> {
         within(place, "gn1", |own| {
             let done =
                 checkpoint(own, mib, seed("gn1")?, written).and_then(|()| metadata(own, files, written));
@@ -301,14 +281,14 @@ mod tests {
     #[test]
     fn a_test_leaves_nothing_behind_and_follows_no_link() {
         let place = tempfile::tempdir().unwrap();
-        let mut written = Written::default();
+        let mut written = StorageTested::default();
         test(place.path(), 20, 5, &mut written).unwrap();
         assert_eq!(written.write.as_ref().map(|span| span.count), Some(20));
         assert_eq!(written.files.as_ref().map(|span| span.count), Some(15));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
         let link = place.path().join("link");
         symlink("/etc", &link).unwrap();
-        let why = format!("{:#}", test(&link, 1, 1, &mut Written::default()).unwrap_err());
+        let why = format!("{:#}", test(&link, 1, 1, &mut StorageTested::default()).unwrap_err());
         assert!(why.contains("Not a directory"), "{why}");
     }
 
@@ -350,7 +330,7 @@ mod tests {
         let own = nofollow::dir_at(AT_FDCWD, place.path()).unwrap();
         let path = place.path().join(FILE);
         let mut blocks: Vec<Vec<u8>> = (0..BLOCKS).map(|number| block(7, number)).collect();
-        checkpoint(&own, 10, 7, &mut Written::default()).unwrap();
+        checkpoint(&own, 10, 7, &mut StorageTested::default()).unwrap();
         compare(&own, 10, 7, &mut blocks).unwrap();
         let whole = std::fs::read(&path).unwrap();
         let fault = |blocks: &mut [Vec<u8>], content: &[u8], seed: u64| {

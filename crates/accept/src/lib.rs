@@ -31,5 +31,5 @@ pub use report::{
     Counted, Facts, File, HeatMap, HeatRow, Inventory, Item, Named, Outcome, Overall, Report, Waiver, report,
 };
 pub use result::{Output, UnitResult};
-pub use stages::{Command, Program, STAGES, Stage, Unit};
+pub use stages::{Command, Program, STAGES, Span, Stage, StorageTested, Unit};
 pub use state::{Attempt, Fate, State, UnitState};

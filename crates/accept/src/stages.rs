@@ -7,6 +7,8 @@ mod pairs;
 mod soak;
 mod storage;
 
+pub use storage::{Span, StorageTested};
+
 use crate::plan::{Plan, Simple};
 use crate::report::Build;
 use crate::result::UnitResult;

@@ -69,6 +69,20 @@ pub struct GpuSelfTested {
 impl GpuSelfTested {
     /// The last test of the values of a GPU alone. Rates of products and copies between GPUs follow.
     pub const LAST: &str = "host-copy";
+
+    /// Tests and rates in which good cards of one model agree. Copies to another GPU and from the host depend on where the other end is,
+    /// and copies of all cards at once share the links of the host.
+    pub const COMPARABLE: [(&str, &str); 9] = [
+        ("memory-bandwidth", "copy_gb_s"),
+        ("memory-pattern", "read_gb_s"),
+        ("memory-pattern", "write_gb_s"),
+        ("host-copy-alone", "device_to_host_gb_s"),
+        ("gemm-rate-bf16", "rate_tflops"),
+        ("gemm-rate-fp16", "rate_tflops"),
+        ("gemm-rate-tf32", "rate_tflops"),
+        ("gemm-rate-fp8", "rate_tflops"),
+        ("gemm-rate-fp32", "rate_tflops"),
+    ];
 }
 
 /// Comparison of every value with what it must be.

@@ -27,18 +27,6 @@ pub struct SlurmEnd {
 impl SlurmView {
     /// Whether the job has ended, according to its state in Slurm.
     pub fn has_ended(&self) -> bool {
-        const ENDED: [&str; 10] = [
-            "BOOT_FAIL",
-            "CANCELLED",
-            "COMPLETED",
-            "DEADLINE",
-            "FAILED",
-            "NODE_FAIL",
-            "OUT_OF_MEMORY",
-            "PREEMPTED",
-            "REVOKED",
-            "TIMEOUT",
-        ];
-        ENDED.contains(&self.state.split([' ', '+']).next().unwrap_or_default())
+        railgate_model::job_has_ended(&self.state)
     }
 }

@@ -50,20 +50,7 @@ pub struct NodeStanding {
 impl BatchJob {
     /// Returns whether the job can still run, or still runs.
     pub fn is_alive(&self) -> bool {
-        let ended = [
-            "BOOT_FAIL",
-            "CANCELLED",
-            "COMPLETED",
-            "DEADLINE",
-            "FAILED",
-            "NODE_FAIL",
-            "OUT_OF_MEMORY",
-            "PREEMPTED",
-            "REVOKED",
-            "TIMEOUT",
-        ];
-        // sacct prints `CANCELLED by 0`.
-        !ended.contains(&self.state.split(' ').next().unwrap_or_default())
+        !railgate_model::job_has_ended(&self.state)
     }
 
     /// Returns whether the job ended by itself, without an error.

@@ -140,7 +140,7 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
             }
             for (name, value) in &test.measured {
                 let (unit, better) = kind(name);
-                let tolerance = if BY_MEDIAN.contains(&(test.test.as_str(), name.as_str())) {
+                let tolerance = if GpuSelfTested::COMPARABLE.contains(&(test.test.as_str(), name.as_str())) {
                     OF_CARDS
                 } else {
                     Tolerance::None
@@ -177,7 +177,8 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
     );
 }
 
-/// The results in the output of `railgate-gpu-selftest`, and what is missing: a line that is not a result leaves the others as they are.
+/// Parses the output of `railgate-gpu-selftest`. Returns the results, and an error text for each missing result. A line that cannot be
+/// parsed does not affect the other lines.
 fn tests(output: &Output) -> (Vec<GpuSelfTested>, Vec<String>) {
     let (mut tests, mut missing) = (Vec::<GpuSelfTested>::new(), Vec::new());
     for (number, line) in output.stdout.lines().enumerate() {
@@ -210,21 +211,6 @@ fn tests(output: &Output) -> (Vec<GpuSelfTested>, Vec<String>) {
     }
     (tests, missing)
 }
-
-/// Tests and figures in which cards of one type must agree: those that the gate's check `gpu-selftest` compares with the median of the
-/// node, `by_median` in `crates/gate/src/checks/gpu_self_test/rates.rs`. This crate does not depend on the gate. Copies to another GPU
-/// and from the host depend on where the other end is, and copies of all cards at once share the links of the host.
-const BY_MEDIAN: [(&str, &str); 9] = [
-    ("memory-bandwidth", "copy_gb_s"),
-    ("memory-pattern", "read_gb_s"),
-    ("memory-pattern", "write_gb_s"),
-    ("host-copy-alone", "device_to_host_gb_s"),
-    ("gemm-rate-bf16", "rate_tflops"),
-    ("gemm-rate-fp16", "rate_tflops"),
-    ("gemm-rate-tf32", "rate_tflops"),
-    ("gemm-rate-fp8", "rate_tflops"),
-    ("gemm-rate-fp32", "rate_tflops"),
-];
 
 /// Unit of a figure, and which of its ends is good.
 fn kind(name: &str) -> (&'static str, Better) {

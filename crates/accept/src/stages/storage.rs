@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Command, Of, Program, Stage, Unit};
 use crate::figures::{Better, Tolerance};
@@ -51,27 +51,32 @@ fn commands(plan: &Plan, unit: &Unit, _: &[String]) -> Vec<Command> {
     commands
 }
 
-/// The line of one node.
-#[derive(Deserialize)]
-struct Written {
-    node: String,
-    write: Option<Span>,
-    read: Option<Span>,
-    files: Option<Span>,
+/// The line that a node prints about one file system.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct StorageTested {
+    /// Name of the node.
+    pub node: String,
+    /// Writing the file, MiB.
+    pub write: Option<Span>,
+    /// Reading it back, MiB.
+    pub read: Option<Span>,
+    /// Creating, looking up and removing small files, operations.
+    pub files: Option<Span>,
     /// What the file system did wrong.
-    failed: Option<String>,
+    pub failed: Option<String>,
     /// Why there is no result otherwise.
-    error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// Work between two times.
-#[derive(Deserialize)]
-struct Span {
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Span {
     /// Milliseconds since 1970.
-    began: u64,
-    ended: u64,
+    pub began: u64,
+    /// Milliseconds since 1970.
+    pub ended: u64,
     /// MiB, or operations.
-    count: f64,
+    pub count: u32,
 }
 
 /// What the file systems did wrong, and what is not known.
@@ -129,20 +134,20 @@ fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
 fn checkpoint(build: &mut Build<'_>, of: &Of<'_>, dir: &str, output: &Output, problems: &mut Problems) {
     let mut lines = Vec::new();
     for line in output.stdout.lines() {
-        match serde_json::from_str::<Written>(line) {
+        match serde_json::from_str::<StorageTested>(line) {
             Ok(written) => lines.push(written),
             Err(_) => problems.unknown.extend([format!("{dir}: a line that is not a result: {line}")]),
         }
     }
     for node in &of.unit.nodes {
         match lines.iter().find(|line| line.node == *node) {
-            Some(Written { failed: Some(why), .. }) => {
+            Some(StorageTested { failed: Some(why), .. }) => {
                 problems.failed.extend([format!("{node}: {dir}: {why}")]);
             }
-            Some(Written { error: Some(why), .. }) => {
+            Some(StorageTested { error: Some(why), .. }) => {
                 problems.unknown.extend([format!("{node}: {dir}: {why}")]);
             }
-            Some(Written { write: Some(_), read: Some(_), files: Some(_), .. }) => {}
+            Some(StorageTested { write: Some(_), read: Some(_), files: Some(_), .. }) => {}
             Some(_) => problems.unknown.extend([format!("{node}: {dir}: the result is not whole")]),
             None if !of.result.nodes.contains(node) => {
                 problems.unknown.extend([format!("{node}: {dir}: was not in the job")]);
@@ -152,7 +157,7 @@ fn checkpoint(build: &mut Build<'_>, of: &Of<'_>, dir: &str, output: &Output, pr
                 .extend([format!("{node}: {dir}: {}", output.reason().unwrap_or("no result"))]),
         }
     }
-    type Part = fn(&Written) -> Option<&Span>;
+    type Part = fn(&StorageTested) -> Option<&Span>;
     let parts: [(&str, &str, f64, Part); 3] = [
         ("write_gb_s", "GB/s", 1_048_576e-9, |line| line.write.as_ref()),
         ("read_gb_s", "GB/s", 1_048_576e-9, |line| line.read.as_ref()),
@@ -163,7 +168,7 @@ fn checkpoint(build: &mut Build<'_>, of: &Of<'_>, dir: &str, output: &Output, pr
             lines.iter().filter_map(|line| Some((line.node.as_str(), part(line)?))).collect();
         for (node, span) in &spans {
             let id = format!("storage.node.{name}");
-            let value = rate(span.began, span.ended, span.count * scale);
+            let value = rate(span.began, span.ended, f64::from(span.count) * scale);
             let part = format!("{node} {dir}");
             build.figures.add(
                 &id,
@@ -181,7 +186,7 @@ fn checkpoint(build: &mut Build<'_>, of: &Of<'_>, dir: &str, output: &Output, pr
         let began = spans.iter().map(|(_, span)| span.began).min();
         let ended = spans.iter().map(|(_, span)| span.ended).max();
         if let (Some(began), Some(ended), true) = (began, ended, spans.len() == of.result.nodes.len()) {
-            let sum: f64 = spans.iter().map(|(_, span)| span.count).sum();
+            let sum: f64 = spans.iter().map(|(_, span)| f64::from(span.count)).sum();
             let value = rate(began, ended, sum * scale);
             let id = format!("storage.all.{name}");
             build.figures.add(

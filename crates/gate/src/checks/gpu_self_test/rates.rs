@@ -16,8 +16,6 @@ pub(super) struct Figure {
     /// For messages.
     pub(super) text: &'static str,
     pub(super) unit: &'static str,
-    /// Compared with the other GPUs of the node.
-    by_median: bool,
     floor: fn(&Settings) -> f64,
     /// Of a model; `None`: it has none.
     built_in: fn(&str, &GpuProfile) -> Option<f64>,
@@ -31,18 +29,16 @@ const fn memory(
     floor: fn(&Settings) -> f64,
 ) -> Figure {
     let of = (test, name);
-    Figure { of, text, unit: "GB/s", by_median: true, floor, built_in: no_floor, fix: "test again" }
+    Figure { of, text, unit: "GB/s", floor, built_in: no_floor, fix: "test again" }
 }
 
-/// What a copy reaches can depend on where its other end is.
 const fn copy(
     of: (&'static str, &'static str),
     text: &'static str,
-    by_median: bool,
     floor: fn(&Settings) -> f64,
     built_in: fn(&str, &GpuProfile) -> Option<f64>,
 ) -> Figure {
-    Figure { of, text, unit: "GB/s", by_median, floor, built_in, fix: "check slot, NVLink" }
+    Figure { of, text, unit: "GB/s", floor, built_in, fix: "check slot, NVLink" }
 }
 
 const fn product(
@@ -52,7 +48,7 @@ const fn product(
     built_in: fn(&str, &GpuProfile) -> Option<f64>,
 ) -> Figure {
     let of = (test, "rate_tflops");
-    Figure { of, text, unit: "TFLOP/s", by_median: true, floor, built_in, fix: "check cooling, power" }
+    Figure { of, text, unit: "TFLOP/s", floor, built_in, fix: "check cooling, power" }
 }
 
 fn no_floor(_: &str, _: &GpuProfile) -> Option<f64> {
@@ -88,18 +84,16 @@ pub(super) const FIGURES: [Figure; 11] = [
     copy(
         ("host-copy-alone", "host_to_device_gb_s"),
         "host to device",
-        false,
         |set| set.min_host_to_device_gb_s,
         no_floor,
     ),
     copy(
         ("host-copy-alone", "device_to_host_gb_s"),
         "device to host",
-        true,
         |set| set.min_device_to_host_gb_s,
         no_floor,
     ),
-    copy(("peer-copy", "peer_gb_s"), "copy to another GPU", false, |set| set.min_peer_gb_s, peer_floor),
+    copy(("peer-copy", "peer_gb_s"), "copy to another GPU", |set| set.min_peer_gb_s, peer_floor),
     product("gemm-rate-bf16", "bf16 products", |set| set.min_bf16_tflops, bf16_floor),
     product("gemm-rate-fp16", "fp16 products", |_| 0.0, no_floor),
     product("gemm-rate-tf32", "tf32 products", |_| 0.0, no_floor),
@@ -184,7 +178,8 @@ impl View<'_> {
             let rates: Vec<(&Tested<'_>, f64)> =
                 self.tested.iter().filter_map(|gpu| Some((gpu, gpu.figure(figure.of)?))).collect();
             let median = median(rates.iter().map(|(_, rate)| *rate).collect());
-            let median = median.filter(|_| figure.by_median && rates.len() >= ENOUGH);
+            let median =
+                median.filter(|_| GpuSelfTested::COMPARABLE.contains(&figure.of) && rates.len() >= ENOUGH);
             for (gpu, rate) in &rates {
                 let floor = (figure.floor)(self.set);
                 let least = if *rate < floor {
