@@ -19,6 +19,8 @@ title = "Four nodes of the tests"
 nodes = "gn[1-4]"
 attempts = 3
 wait_s = 20
+# The driver looks once a second: with two jobs at once the run outlives ten drivers on any machine.
+jobs_at_once = 2
 
 [[leaf]]
 name = "a"
