@@ -28,6 +28,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &["text"],
         "`preflight` is pure: it chooses the pairs that test each other and judges results, and runs no test",
     ),
+    ("launch", &["text"], "`launch` is pure: it orders nodes and chooses spares, and starts no step"),
     ("page", &["text"], "`page` is pure: the frame of a page, which knows nothing of its content"),
     (
         "accept",
