@@ -1,6 +1,6 @@
 use railgate_gate::{Memory, Seen, judge};
 use railgate_model::{Action, Finding, Fitness, Phase, Profile, Severity, Snapshot, Verdict};
-use railgate_runner::{Purpose, acting, check_node, periodic, switches};
+use railgate_runner::{Purpose, acting, check_after_step, check_node, periodic, switches};
 use railgate_slurm::{Acting, Cap, Client, DrainOutcome};
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -52,9 +52,17 @@ pub(crate) struct Args {
     /// Show instead how often each check found something on this node, would have drained it, and drained it
     #[arg(long, conflicts_with_all = ["drain", "phase", "list", "snapshot", "simulate"])]
     history: bool,
+    /// Run by the SPANK plugin after a failed step of `railgate launch`: leaves the result for that start of the job
+    #[arg(long, hide = true, value_name = "JOB:START", value_parser = after_step, requires = "drain")]
+    after_step: Option<(u32, u32)>,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+}
+
+fn after_step(text: &str) -> Result<(u32, u32), String> {
+    let parsed = text.split_once(':').and_then(|(job, start)| Some((job.parse().ok()?, start.parse().ok()?)));
+    parsed.ok_or_else(|| "expected JOB:START, two numbers".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -149,6 +157,10 @@ fn drain(site: &Site, args: &Args) -> anyhow::Result<u8> {
     anyhow::ensure!(nix::unistd::geteuid().is_root(), "permission denied: --drain needs root");
     railgate_runner::start_logging(&config.log);
     let env = std::env::vars_os().collect();
+    if let Some(of) = args.after_step {
+        check_after_step(&config, &site.places, &env, &site.node, of).map_err(anyhow::Error::msg)?;
+        return Ok(exit::OK);
+    }
     let done = periodic(&config, &site.places, &env, &site.node, args.phase.into());
     let outcome = |outcome: Option<&DrainOutcome>| outcome.map(ToString::to_string);
     let follows = Follows {

@@ -7,21 +7,18 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use railgate_rundir::{CONTROL_GATE, GateChoice, PREFLIGHT_NAMED, TaskEnv};
 use slurm_spank::SpankHandle;
 
+use crate::child;
 use crate::log::tell;
 
 const PROGRAM: &str = "/usr/bin/railgate";
 /// The program begins no test that may end after 420 s, and needs up to 35 s more to leave its result on the nodes.
 const DEADLINE: Duration = Duration::from_secs(480);
-/// Time in which srun ends its step after SIGTERM.
-const GRACE: Duration = Duration::from_secs(3);
-const INTERVAL: Duration = Duration::from_millis(50);
 /// Exit code of a task whose script must not start on these nodes.
 const NOT_STARTED: i32 = 1;
 
@@ -47,7 +44,7 @@ pub(crate) fn preflight(handle: &SpankHandle<'_>) {
 
 fn run(handle: &SpankHandle<'_>) -> Result<ExitStatus, String> {
     let env = handle.job_env_os().map_err(|why| format!("the job's environment: {why}"))?;
-    let mut child = Command::new(PROGRAM)
+    let mut started = Command::new(PROGRAM)
         .args(["preflight", "--before-script"])
         .env_clear()
         .envs(env.iter().filter_map(|variable| variable_of(variable)))
@@ -55,7 +52,7 @@ fn run(handle: &SpankHandle<'_>) -> Result<ExitStatus, String> {
         .process_group(0)
         .spawn()
         .map_err(|why| format!("{PROGRAM}: {why}"))?;
-    wait(&mut child).map_err(|why| format!("{PROGRAM}: {why}"))
+    child::wait(&mut started, DEADLINE).map_err(|why| format!("{PROGRAM}: {why}"))
 }
 
 /// Name and value, also of a variable that is not UTF-8.
@@ -64,41 +61,6 @@ fn variable_of(text: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let at = bytes.iter().position(|byte| *byte == b'=')?;
     let (name, value) = (bytes.get(..at)?, bytes.get(at + 1..)?);
     Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
-}
-
-fn wait(child: &mut Child) -> Result<ExitStatus, String> {
-    let until = Instant::now() + DEADLINE;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Ok(status),
-            Ok(None) if Instant::now() < until => sleep(INTERVAL),
-            Ok(None) => {
-                end(child);
-                return Err(format!("has not ended after {} s", DEADLINE.as_secs()));
-            }
-            Err(why) => {
-                end(child);
-                return Err(why.to_string());
-            }
-        }
-    }
-}
-
-/// Ends the program and the srun that it has started, so that no task is left beside the script.
-fn end(child: &mut Child) {
-    let signal = |number| {
-        let Ok(group) = i32::try_from(child.id()) else { return };
-        // SAFETY: it is the group of a child that has not been waited for, so the number belongs to no other group.
-        unsafe { libc::kill(-group, number) };
-    };
-    signal(libc::SIGTERM);
-    sleep(GRACE);
-    signal(libc::SIGKILL);
-    // A process that the kernel does not let go must not keep the script from starting.
-    let until = Instant::now() + GRACE;
-    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
-        sleep(INTERVAL);
-    }
 }
 
 #[cfg(test)]

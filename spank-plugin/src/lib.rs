@@ -7,14 +7,16 @@
 //! | Slurm context | process | file |
 //! |---|---|---|
 //! | local, allocator | srun, sbatch, salloc | `submit.rs` |
-//! | remote | slurmstepd and, after the fork, the task | `remote.rs` |
+//! | remote | slurmstepd and, after the fork, the task | `remote.rs`, `after_step.rs` |
 //! | slurmd, job script | slurmd | none |
 //!
 //! Every hook returns 0, so that a failure of railgate never breaks a job.
 #![allow(unsafe_code, reason = "Slurm's plugin interface is C")]
 
+mod after_step;
 mod arguments;
 mod before_script;
+mod child;
 mod guard;
 mod log;
 mod options;
@@ -101,6 +103,40 @@ pub unsafe extern "C" fn slurm_spank_task_init(
         with_handle(spank, argc, argv, |handle, arguments| {
             arguments.panic_if("task_init");
             remote::prepare(handle, arguments);
+        });
+    })
+}
+
+/// In slurmstepd, when a task has ended: remembers that one failed.
+///
+/// # Safety
+/// Called by Slurm, with a handle and arguments that are valid during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_exit(
+    spank: spank_t,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    guard::guarded("task_exit", || {
+        with_handle(spank, argc, argv, |handle, arguments| {
+            arguments.panic_if("task_exit");
+            after_step::note_end(handle);
+        });
+    })
+}
+
+/// In slurmstepd, when all tasks have ended: after a failed step of `railgate launch`, checks the node.
+///
+/// # Safety
+/// Called by Slurm, with a handle and arguments that are valid during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_exit(spank: spank_t, argc: c_int, argv: *const *const c_char) -> c_int {
+    guard::guarded("exit", || {
+        with_handle(spank, argc, argv, |handle, arguments| {
+            arguments.panic_if("exit");
+            if matches!(handle.context(), Ok(Context::Remote)) {
+                after_step::check_node(handle);
+            }
         });
     })
 }

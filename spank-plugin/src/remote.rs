@@ -21,6 +21,8 @@ use crate::log::{log, tell};
 /// steps.
 const STEPS_NOTED: u32 = 64;
 
+/// From here on numbers are not those of srun's steps.
+const SPECIAL: u32 = 0xffff_fff0;
 const BATCH: u32 = 0xffff_fffb;
 const INTERACTIVE: u32 = 0xffff_fffa;
 
@@ -66,6 +68,11 @@ pub(crate) fn remember(handle: &SpankHandle<'_>, arguments: &Arguments) {
     let before = before.collect::<Result<_, SpankError>>().ok();
     let notes = NoteDir::find(Path::new(&job_dir)).ok();
     let _ = KEPT.set(Kept { job, step, env, notes, before });
+}
+
+/// The job whose step this is, if the prolog has left files for it and the step runs a program of the user with srun.
+pub(crate) fn job_of_step() -> Option<u32> {
+    KEPT.get().filter(|kept| kept.env.is_ok() && kept.step < SPECIAL).map(|kept| kept.job)
 }
 
 fn job_dir(arguments: &Arguments, job: u32) -> String {
@@ -156,7 +163,7 @@ fn step_name(step: u32) -> Option<String> {
         BATCH => Some("batch".to_owned()),
         INTERACTIVE => Some("interactive".to_owned()),
         // The extern step and other special steps, also future ones in this range.
-        0xffff_fff0.. => None,
+        SPECIAL.. => None,
         _ => Some(step.to_string()),
     }
 }

@@ -12,6 +12,7 @@
 //!       task.env                      [`TaskEnv`]: the one small file that the plugin reads, as root, per step
 //!       nccl.env -> user/.nccl.env    [`NcclEnv`]: what depends on NCCL's release, for the plugin that NCCL loads
 //!       topology.xml -> user/.topology.xml  NCCL's topology file, where the machine hides its wiring
+//!       step-check.json               [`StepCheck`]: root's check after a failed step of `railgate launch`; 0644, for the job
 //!       sampler.sock, tasks.json      the sampler's: how it is ended, and what the job's processes had
 //!       yield.sock                    the sampler's, 0600, the job's uid: leaves the GPUs alone while it is held
 //!       user/                         0700, the job's uid, a tmpfs of its own: all that a job may write
@@ -19,8 +20,8 @@
 //!         preflight                   what `railgate preflight` accuses this node of, one line
 //! ```
 //!
-//! Root writes everything except `user/` atomically, and only root can read it (0600), since it contains parts of the
-//! environment of the job's processes. Files that tasks read are in `user/`, which other users cannot reach. The
+//! Root writes everything except `user/` atomically, and only root can read it (0600, but for `step-check.json`), since it contains parts
+//! of the environment of the job's processes. Files that tasks read are in `user/`, which other users cannot reach. The
 //! SPANK plugin uses this crate, so it has few dependencies and only handles small files.
 
 mod layout;
@@ -30,6 +31,7 @@ mod nccl_env;
 mod note;
 mod open_mode;
 mod options;
+mod step_check;
 mod task_env;
 mod used;
 mod user;
@@ -50,6 +52,7 @@ pub use options::{
     BadChoice, CONTROL, CONTROL_GATE, CONTROL_HANG, CONTROL_OPEN_MODE, CONTROL_PROFILE, CONTROL_PROFILER,
     CONTROL_REQUEUE, GateChoice, HangChoice, HangThen, ProfileName, ProfilerChoice, RequeueChoice,
 };
+pub use step_check::StepCheck;
 pub use task_env::{BadTaskEnv, TaskEnv, TaskSetting};
 pub use used::{Used, Winner};
 pub use user::{BadUserFile, Mounted, UserDir, mount_user, unmount_user};

@@ -62,7 +62,7 @@ pub fn drain(
     drain_at(desk, config, places, check_run, jobs)
 }
 
-fn drain_at(
+pub(crate) fn drain_at(
     desk: DrainDesk,
     config: &Config,
     places: &Places,

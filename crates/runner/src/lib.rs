@@ -4,6 +4,7 @@
 //! prolog, epilog and the command line are thin because they share this crate.
 
 mod act;
+mod after_step;
 mod application;
 mod asked_check;
 mod calibrations;
@@ -30,6 +31,7 @@ pub mod switches;
 mod testing;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
+pub use after_step::check_after_step;
 pub use application::application;
 pub use asked_check::ask_full_check;
 pub use calibrations::{calibrated_cards, gpu_figures, keep_calibration};
