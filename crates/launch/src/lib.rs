@@ -1,4 +1,10 @@
 //! Starts inside an allocation: the order of the ranks, the nodes that stay spare, and the files that Slurm reads for both. Pure
 //! functions of texts and lists.
 
-pub mod order;
+mod order;
+
+pub use order::{
+    Allocated, BadAddress, BadHostfile, BadTopology, Chosen, Crossings, Hostlist, MAX_ADDRESS, MAX_TOPOLOGY,
+    Place, Shape, SwitchPath, Topology, choose, crossings, hostfile, order, place_of_address, replace,
+    slurm_orders_itself, topology_lines, topology_yaml,
+};
