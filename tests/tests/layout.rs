@@ -135,8 +135,8 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "spank-railgate",
-        &["rundir", "text"],
-        "`spank-plugin` runs inside slurmstepd: it only reads the run directory",
+        &["rankfile", "rundir", "text"],
+        "`spank-plugin` runs inside slurmstepd: it only reads the run directory, and knows the number of a start",
     ),
     (
         "prolog",
