@@ -3,6 +3,7 @@
 mod dir;
 mod driver;
 mod job;
+mod nccl;
 mod report;
 mod storage;
 mod waive;
@@ -64,6 +65,9 @@ pub(crate) struct Args {
     pattern: Option<String>,
     #[arg(long, hide = true)]
     seconds: Option<u32>,
+    /// On one node: print its NCCL library
+    #[arg(long, hide = true)]
+    nccl_library: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -85,6 +89,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
     if let (Some(place), Some(pattern), Some(seconds)) = (&args.fio_test, &args.pattern, args.seconds) {
         return storage::fio(site, place, pattern, seconds);
+    }
+    if args.nccl_library {
+        return nccl::run();
     }
     let dir = args.dir.as_deref().context("--dir is missing: a directory that all nodes share")?;
     if let (Some(unit), Some(attempt)) = (&args.unit, args.attempt) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use railgate_model::{Reading, Snapshot};
+use serde::Deserialize;
 
 use super::{Command, Of, Program, Stage, of_each_node};
 use crate::report::{Build, Counted, Inventory, Item, Outcome};
@@ -11,11 +12,22 @@ pub(super) const STAGE: Stage = Stage {
     id: "inventory",
     about: "parts and versions of each node; nodes of one machine type must be equal",
     units: |plan| of_each_node("inventory", plan, plan.inventory, 10),
-    commands: |_, _, _| vec![Command::new("snapshot", Program::Railgate, &["snapshot"], 300)],
+    commands: |_, _, _| {
+        vec![
+            Command::new("snapshot", Program::Railgate, &["snapshot"], 300),
+            Command::new("nccl", Program::Railgate, &["accept", "--nccl-library"], 60),
+        ]
+    },
     judge,
 };
 
 const SOURCE: &str = "version lock: nodes of one machine type are equal";
+
+/// The NCCL library that programs of a job load.
+#[derive(Deserialize)]
+struct Nccl {
+    version: String,
+}
 
 /// `Err` is the reason why the value is not known.
 type Value = Result<String, String>;
@@ -29,10 +41,11 @@ fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
     let mut all: BTreeMap<(&str, String), Values> = BTreeMap::new();
     for of in results {
         let Some(node) = of.unit.nodes.first() else { continue };
-        let rows = match of.result.json::<Snapshot>("snapshot") {
+        let mut rows = match of.result.json::<Snapshot>("snapshot") {
             Ok(snapshot) => rows(&snapshot),
             Err(why) => vec![("snapshot", Err(why))],
         };
+        rows.push(("nccl", of.result.json::<Nccl>("nccl").map(|nccl| nccl.version)));
         for (key, value) in rows {
             let of_key = all.entry((key, build.plan.machine(node).to_owned())).or_default();
             // A later repetition that differs is a difference as well.

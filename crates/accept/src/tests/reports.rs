@@ -404,3 +404,32 @@ fn faults_that_are_injected_must_be_found() {
     let map = report.heat_maps.iter().find(|map| map.title.starts_with("Highest temperature")).unwrap();
     assert_eq!((map.columns.join(" "), map.rows[3].values[0]), ("r1".to_owned(), Some(60.0)));
 }
+
+/// What `railgate accept --nccl-library` printed.
+fn library(version: &str) -> Value {
+    let line = json!({ "path": "/usr/lib64/libnccl.so.2", "version": version }).to_string();
+    json!({ "command": "nccl", "line": "", "exit": 0, "stdout": line, "stderr": "" })
+}
+
+#[test]
+fn nodes_have_one_nccl_library() {
+    let item = |nccl: &dyn Fn(&str) -> Value| {
+        let report = played(plan("[inventory]\n"), &|unit| json!([nccl(&unit.nodes[0])])).report();
+        let item = report.items.into_iter().find(|item| item.id == "inventory.nccl").unwrap();
+        (item.word(), item.what, item.details)
+    };
+    let same = item(&|_| library("2.28.9+cuda13.0"));
+    assert_eq!(same, ("pass", "nccl of all nodes: 2.28.9+cuda13.0 on 4 of 4".to_owned(), vec![]));
+    let (word, _, details) =
+        item(&|node| library(if node == "n2" { "2.21.5+cuda12.4" } else { "2.28.9+cuda13.0" }));
+    assert_eq!((word, details), ("fail", vec!["n2: 2.21.5+cuda12.4".to_owned()]));
+    let none = "railgate: could not tell: no libnccl.so.2 in LD_LIBRARY_PATH and the folders of the loader\n";
+    let (word, what, details) =
+        item(&|_| json!({ "command": "nccl", "line": "", "exit": 2, "stdout": "", "stderr": none }));
+    assert_eq!((word, what.as_str(), details.len()), ("unknown", "nccl of all nodes: not known", 4));
+    assert!(details[0].starts_with("n1: nccl: railgate: could not tell: no libnccl.so.2"), "{details:?}");
+    // A result of an older railgate.
+    let (word, _, details) =
+        item(&|_| json!({ "command": "snapshot", "line": "", "exit": 0, "stdout": "", "stderr": "" }));
+    assert_eq!((word, details[0].as_str()), ("unknown", "n1: nccl was not run"));
+}
