@@ -5,6 +5,7 @@ mod driver;
 mod job;
 mod nccl;
 mod report;
+mod samples;
 mod storage;
 mod waive;
 
@@ -68,6 +69,9 @@ pub(crate) struct Args {
     /// On one node: print its NCCL library
     #[arg(long, hide = true)]
     nccl_library: bool,
+    /// On one node: print power and temperature of its GPUs so many times
+    #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=100))]
+    gpu_samples: Option<u32>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -92,6 +96,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     }
     if args.nccl_library {
         return nccl::run();
+    }
+    if let Some(count) = args.gpu_samples {
+        return samples::run(site, count);
     }
     let dir = args.dir.as_deref().context("--dir is missing: a directory that all nodes share")?;
     if let (Some(unit), Some(attempt)) = (&args.unit, args.attempt) {

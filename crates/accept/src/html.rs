@@ -1,5 +1,7 @@
 //! The report as a page to read and sign.
 
+mod chart;
+
 use maud::{Markup, html};
 use railgate_model::rfc3339;
 use railgate_page::{Text, page, table};
@@ -24,6 +26,7 @@ pub fn html(report: &Report) -> String {
         (checklist(report))
         (changes(report))
         @for map in &report.heat_maps { (heat_map(map)) }
+        @for chart in &report.charts { (chart::chart(chart)) }
         (figures(&report.figures))
         (inventory(report))
         (reliability(report.mttf.as_ref()))

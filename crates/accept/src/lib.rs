@@ -28,8 +28,9 @@ pub use journal::{BadJournal, Entry, Event, Journal};
 pub use mttf::{Mttf, mttf};
 pub use plan::{BadPlan, Expand, Group, Plan};
 pub use report::{
-    Counted, Facts, File, HeatMap, HeatRow, Inventory, Item, Named, Outcome, Overall, Report, Waiver, report,
+    Chart, ChartRow, Counted, Facts, File, HeatMap, HeatRow, Inventory, Item, Named, Outcome, Overall, Point,
+    Report, Waiver, report,
 };
 pub use result::{Output, UnitResult};
-pub use stages::{Command, Program, STAGES, Span, Stage, StorageTested, Unit};
+pub use stages::{Command, GpuSample, Program, STAGES, Span, Stage, StorageTested, Unit};
 pub use state::{Attempt, Fate, State, UnitState};

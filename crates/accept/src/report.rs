@@ -1,6 +1,7 @@
 //! The report: a checklist, figures, heat maps, and what else a person must know who signs it.
 
 mod build;
+mod chart;
 mod heat;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use crate::journal::{BadJournal, Entry, Event};
 use crate::mttf::Mttf;
 use crate::plan::Plan;
 pub(crate) use build::Build;
+pub(crate) use chart::Samples;
+pub use chart::{Chart, ChartRow, Point};
 pub use heat::{HeatMap, HeatRow};
 
 /// Whether an item of the checklist is met. The later, the worse.
@@ -115,6 +118,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// Heat maps.
     pub heat_maps: Vec<HeatMap>,
+    /// Values over time.
+    #[serde(default)]
+    pub charts: Vec<Chart>,
     /// Mean time to failure; `None`: no node worked.
     pub mttf: Option<Mttf>,
     /// What a reader must know: repeated units, lost jobs, interruptions, results that were not used.

@@ -4,9 +4,11 @@ mod collectives;
 mod inventory;
 mod node;
 mod pairs;
+mod rest;
 mod soak;
 mod storage;
 
+pub use rest::GpuSample;
 pub use storage::{Span, StorageTested};
 
 use crate::plan::{Plan, Simple};

@@ -5,6 +5,7 @@ mod journals;
 mod limits;
 mod plans;
 mod reports;
+mod rest;
 
 use serde_json::{Value, json};
 

@@ -294,3 +294,32 @@ fn faults_are_injected_only_inside_a_maintenance_reservation() -> Result<()> {
         Ok(())
     })
 }
+
+/// What the file of an NCCL library holds among its code.
+const LIBRARY: &str = "NCCL version 2.28.9+cuda13.0\0";
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_report_has_the_nccl_library_and_what_cards_do_between_rounds() -> Result<()> {
+    let file = "/opt/nccl/lib/libnccl.so.2";
+    Builder::new(1).hardware("h100-sxm").file(file, LIBRARY).test(|cluster| {
+        let plan = "title = 'One node'\nnodes = 'gn1'\nsbatch = ['--export=ALL,LD_LIBRARY_PATH=/opt/nccl/lib']\n\
+                    [inventory]\n[soak]\n";
+        cluster.write(CONTROLLER, "/root/plan.toml", plan)?;
+        let done = driver(cluster)?.wait(4 * MINUTE)?;
+        ensure!(done.code == 0, "{done}");
+        let (_, text) = report(cluster, "json")?;
+        let found: Value = serde_json::from_str(&text)?;
+        assert_eq!(outcome(&found, "inventory.nccl"), Some("pass"), "{text}");
+        assert!(text.contains("nccl of all nodes: 2.28.9+cuda13.0 on 1 of 1"), "{text}");
+        let charts = found["charts"].as_array().context("charts")?;
+        assert_eq!(charts.len(), 2, "{text}");
+        for chart in charts {
+            let points = chart["rows"][0]["points"].as_array().context("points")?;
+            assert_eq!((points.len(), &chart["unknown"]), (5, &Value::from(0)), "{text}");
+            let times: Vec<u64> = points.iter().filter_map(|point| point["at"].as_u64()).collect();
+            assert!(times.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= 5000), "{times:?}");
+        }
+        Ok(())
+    })
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::heat::{self, Course, HeatMap};
-use super::{Facts, Inventory, Item, Named, Outcome, Overall, Report};
+use super::{Chart, Facts, Inventory, Item, Named, Outcome, Overall, Report};
 use crate::digest::{digest, digest_of_all};
 use crate::figures::Figures;
 use crate::journal::{BadJournal, Event};
@@ -23,6 +23,7 @@ pub(crate) struct Build<'a> {
     pub(crate) figures: Figures,
     pub(crate) inventory: Vec<Inventory>,
     pub(crate) exceptions: Vec<String>,
+    pub(crate) charts: Vec<Chart>,
     /// Nodes with a failure, each with the unit in which it was found.
     pub(crate) failed: BTreeSet<(String, String)>,
     items: Vec<Item>,
@@ -73,6 +74,7 @@ pub(super) fn build(facts: &Facts<'_>) -> Result<Report, BadJournal> {
         figures: Figures::default(),
         inventory: Vec::new(),
         exceptions: Vec::new(),
+        charts: Vec::new(),
         failed: BTreeSet::new(),
         items: Vec::new(),
         rails: BTreeMap::new(),
@@ -138,6 +140,7 @@ pub(super) fn build(facts: &Facts<'_>) -> Result<Report, BadJournal> {
         inventory: build.inventory,
         figures,
         heat_maps,
+        charts: build.charts,
         exceptions: build.exceptions,
         not_in_plan: not_in_plan.map(|stage| format!("{}: {}", stage.id, stage.about)).collect(),
         changes: None,

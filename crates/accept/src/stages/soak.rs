@@ -4,7 +4,7 @@
 use railgate_model::{Finding, Severity, Verdict};
 use serde::Deserialize;
 
-use super::{Command, Of, Program, Stage, Unit, node, of_each_node};
+use super::{Command, Of, Program, Stage, Unit, node, of_each_node, rest};
 use crate::plan::{Fault, Plan, Soak};
 use crate::report::{Build, Item, Outcome};
 
@@ -20,7 +20,7 @@ pub(super) const STAGE: Stage = Stage {
 const INJECT_S: u64 = 60;
 
 fn commands(plan: &Plan, unit: &Unit, _: &[String]) -> Vec<Command> {
-    let mut commands = Vec::new();
+    let mut commands = vec![rest::before()];
     for (number, fault) in plan.soak.iter().flat_map(Soak::faults).filter(|(_, fault)| is_in(fault, unit)) {
         let id = |step: &str| format!("fault.{number}.{step}");
         let run = |step: &str, words: &[String]| {
@@ -36,6 +36,7 @@ fn commands(plan: &Plan, unit: &Unit, _: &[String]) -> Vec<Command> {
         commands.extend(run("undo", &fault.undo));
     }
     commands.extend(node::commands());
+    commands.push(rest::after());
     commands
 }
 
@@ -52,6 +53,7 @@ fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
     node::judge(build, results, "soak");
     build.course(".power_w", "soak.", "Highest power in each round, W");
     build.course(".temperature_c", "soak.", "Highest temperature in each round, °C");
+    rest::show(build, results);
     for (number, fault) in build.plan.soak.iter().flat_map(Soak::faults) {
         let of = results.iter().find(|of| is_in(fault, of.unit));
         let (mut outcome, mut found) =

@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn no_output_of_a_program_causes_a_panic(text in ".{0,200}", command in "(gpus|check|preflight|snapshot|write\\.0|all-reduce)") {
+    fn no_output_of_a_program_causes_a_panic(text in ".{0,200}", command in "(gpus|check|preflight|snapshot|nccl|rest\\.after|write\\.0|all-reduce)") {
         let outputs = |_: &Unit| json!([{ "command": command, "line": "", "exit": 0, "stdout": text, "stderr": text }]);
         let all = "[inventory]\n[node]\n[pairs]\n[storage]\ndirs = ['/a']\nmib_per_node = 1\n\
                    [collectives]\nprogram = '/a'\ntasks_per_node = 1\n[soak]\n";

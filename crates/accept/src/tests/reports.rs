@@ -377,7 +377,19 @@ fn faults_that_are_injected_must_be_found() {
     let unit = plan.units().remove(0);
     let commands = (crate::STAGES[5].commands)(&plan, &unit, &unit.nodes);
     let ids: Vec<&str> = commands.iter().map(|command| command.id.as_str()).collect();
-    assert_eq!(ids, ["fault.1.before", "fault.1.inject", "fault.1.check", "fault.1.undo", "check", "gpus"]);
+    assert_eq!(
+        ids,
+        [
+            "rest.before",
+            "fault.1.before",
+            "fault.1.inject",
+            "fault.1.check",
+            "fault.1.undo",
+            "check",
+            "gpus",
+            "rest.after"
+        ]
+    );
     let outputs = |unit: &Unit| {
         let number: u32 = unit.nodes[0][1..].parse().unwrap();
         let run = |step: &str, exit: u32| json!({ "command": format!("fault.{number}.{step}"), "line": "", "exit": exit, "stdout": "", "stderr": "no such device" });
