@@ -12,7 +12,7 @@ pub(crate) mod steps;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use railgate_preflight::{Plan, Round, Settings};
 use railgate_slurm::hostlist;
 
@@ -126,10 +126,10 @@ fn tested(site: &Site, args: &Args, until: Option<Instant>) -> anyhow::Result<(R
     let steps = Steps::new(&job, nodes.len())?;
     let mut results = Results::new(job, nodes);
     if let Some((length, limit)) = args.gpus.length() {
-        gpus(site, &steps, &mut results, length, limit, until)?;
+        gpus(site, &steps, &mut results, length, limit, until);
     }
     if results.nodes.len() > 1 {
-        rails(args, &steps, &mut results, until)?;
+        rails(args, &steps, &mut results, until);
     }
     Ok((results, steps))
 }
@@ -142,7 +142,7 @@ fn gpus(
     length: &str,
     limit: Duration,
     until: Option<Instant>,
-) -> anyhow::Result<()> {
+) {
     // A site may hide its configuration from users; the command then does without.
     let config = site.config().map(|config| config.selftest).unwrap_or_default();
     let nodes = results.nodes.clone();
@@ -161,14 +161,15 @@ fn gpus(
             waits_ms.extend((wait > 0).then(|| (node.clone(), wait)));
         }
         let order = Order::Gpus { length: length.to_owned(), waits_ms };
+        results.begin_step();
         let hear = &mut |line| results.hear(line);
-        if part.len() == nodes.len() {
-            steps.run(&order, limit, hear)?;
+        let why = if part.len() == nodes.len() {
+            steps.run(&order, limit, hear)
         } else {
-            steps.run_on(part, &order, limit, hear)?;
-        }
+            steps.run_on(part, &order, limit, hear)
+        };
+        results.end_step(part, "the test of the GPUs", why.as_deref());
     }
-    Ok(())
 }
 
 /// Whether a part that takes at most `limit` may end later than `until`.
@@ -177,16 +178,30 @@ fn is_too_late(until: Option<Instant>, limit: Duration) -> bool {
 }
 
 /// Lets the nodes test each other, round by round.
-fn rails(args: &Args, steps: &Steps, results: &mut Results, until: Option<Instant>) -> anyhow::Result<()> {
+fn rails(args: &Args, steps: &Steps, results: &mut Results, until: Option<Instant>) {
     let nodes = results.nodes.clone();
     if is_too_late(until, START + ROUND) {
         results.no_time(&nodes, "the test of the rails");
-        return Ok(());
+        return;
     }
-    steps.run(&Order::Devices, START, &mut |line| results.hear(line))?;
-    let all_have = results.devices.iter().all(|devices| devices.as_ref().is_some_and(|all| !all.is_empty()));
+    results.begin_step();
+    let why = steps.run(&Order::Devices, START, &mut |line| results.hear(line));
+    // TCP needs no HCA.
+    if args.net != By::Tcp {
+        results.end_step(&nodes, "the search for HCAs", why.as_deref());
+    }
+    let has = |devices: &Option<Vec<String>>| devices.as_ref().is_some_and(|all| !all.is_empty());
+    let all_have = results.devices.iter().all(has);
     let net = match args.net {
-        By::Rdma if !all_have => bail!("--net rdma: not every node has shown a compute HCA"),
+        // What the GPUs' test found stays.
+        By::Rdma if !all_have => {
+            let without = nodes.iter().zip(&results.devices).filter(|(_, devices)| !has(devices));
+            let without: Vec<String> = without.map(|(node, _)| node.clone()).collect();
+            results.not_tested(&without, "--net rdma: no compute HCA was found, so that no rail is tested");
+            return;
+        }
+        // No task has started: those of the rounds would not either.
+        By::Auto if why.is_some() && results.devices.iter().all(Option::is_none) => return,
         By::Auto if all_have => Net::Rdma,
         By::Rdma => Net::Rdma,
         By::Auto => {
@@ -215,19 +230,28 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results, until: Option<Instan
         }
         let many = if pairs.len() == 1 { "pair" } else { "pairs" };
         complain!("preflight: round {}, {} {many} of nodes", results.rounds.len() + 1, pairs.len());
-        let names = |node: usize| results.nodes.get(node).cloned().unwrap_or_default();
+        let names = |node: usize| nodes.get(node).cloned().unwrap_or_default();
         let order = Order::Pairs {
             net,
             pairs: pairs.iter().map(|pair| (names(pair.left), names(pair.right))).collect(),
             port: port(&results.job),
         };
         results.begin_round();
-        steps.run(&order, ROUND, &mut |line| results.hear(line))?;
+        let why = steps.run(&order, ROUND, &mut |line| results.hear(line));
+        if let Some(why) = &why {
+            let both = pairs.iter().flat_map(|pair| [names(pair.left), names(pair.right)]);
+            let of_pairs: Vec<String> = both.collect();
+            results.end_step(&of_pairs, &format!("round {}", results.rounds.len() + 1), Some(why));
+        }
         let tested = results.end_round(&pairs);
+        // Without any result, a further round would have none either.
+        let is_over = tested.is_empty() && why.is_some();
         results.rounds.push(Round { pairs, tested });
+        if is_over {
+            break;
+        }
     }
     results.report = plan.report(&results.rounds);
-    Ok(())
 }
 
 impl Gpus {

@@ -42,3 +42,15 @@ pub(crate) enum Line {
     /// Why a node has no result.
     Problem { node: String, why: String },
 }
+
+impl Line {
+    /// The node that it is about.
+    pub(crate) fn node(&self) -> &str {
+        match self {
+            Line::Gpu { node, .. }
+            | Line::Devices { node, .. }
+            | Line::Rail { node, .. }
+            | Line::Problem { node, .. } => node,
+        }
+    }
+}

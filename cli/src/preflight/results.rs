@@ -56,6 +56,9 @@ pub(crate) struct Results {
     /// Ends of the present round, by node and rail.
     #[serde(skip)]
     ends: BTreeMap<(usize, usize), Outcome>,
+    /// Nodes whose tasks printed something in the present step.
+    #[serde(skip)]
+    heard: BTreeSet<usize>,
 }
 
 impl Results {
@@ -71,11 +74,15 @@ impl Results {
             report: Report::default(),
             problems: Vec::new(),
             ends: BTreeMap::new(),
+            heard: BTreeSet::new(),
         }
     }
 
     /// Takes a line of a task. One about a node that is not of the job is left out.
     pub(crate) fn hear(&mut self, line: Line) {
+        if let Some(place) = self.place(line.node()) {
+            self.heard.insert(place);
+        }
         match line {
             Line::Gpu { node, test } if self.place(&node).is_some() => self.gpus.push(OfGpu { node, test }),
             Line::Problem { node, why } if self.place(&node).is_some() => {
@@ -129,11 +136,29 @@ impl Results {
 
     /// Nodes that could not be tested because too little time is left.
     pub(crate) fn no_time(&mut self, nodes: &[String], what: &str) {
-        let of = |node: &String| Problem { node: node.clone(), why: format!("no time left for {what}") };
-        self.problems.extend(nodes.iter().map(of));
+        self.not_tested(nodes, &format!("no time left for {what}"));
+    }
+
+    /// Nodes that have no result of a part, for one reason.
+    pub(crate) fn not_tested<'a>(&mut self, nodes: impl IntoIterator<Item = &'a String>, why: &str) {
+        let of = |node: &String| Problem { node: node.clone(), why: why.to_owned() };
+        self.problems.extend(nodes.into_iter().map(of));
+    }
+
+    pub(crate) fn begin_step(&mut self) {
+        self.heard.clear();
+    }
+
+    /// Names the nodes whose tasks printed nothing in the step that has ended. `why` is what is known of the step as a whole.
+    pub(crate) fn end_step(&mut self, nodes: &[String], what: &str, why: Option<&str>) {
+        let silent = |node: &&String| self.place(node).is_none_or(|place| !self.heard.contains(&place));
+        let silent: Vec<String> = nodes.iter().filter(silent).cloned().collect();
+        let why = why.unwrap_or("its task printed no result");
+        self.not_tested(&silent, &format!("no result of {what}: {why}"));
     }
 
     pub(crate) fn begin_round(&mut self) {
+        self.begin_step();
         self.ends.clear();
     }
 

@@ -67,6 +67,8 @@ fn rails(results: &Results, text: &mut Lines) {
     let Some(net) = results.net else {
         if results.nodes.len() == 1 {
             put!(text, "RAILS    not tested: one node has no other one to test them with");
+        } else {
+            put!(text, "RAILS    not tested");
         }
         return;
     };
@@ -180,6 +182,7 @@ mod tests {
             "job 48213: 3 nodes\n\
              GPUS     2 GPUs, 2 tests that compare values: 1 with wrong values\n\
              BAD      gn2 GPU 0000:61:00.0: gemm-bf16: 2 of 100 values wrong, the first in tile 3,17: 1 instead of 2\n\
+             RAILS    not tested\n\
              UNKNOWN  gn3: libcuda.so.1 cannot be loaded\n\
              DO       submit the job again with --exclude=gn2; an admin: railgate check --full on gn2\n"
         );

@@ -56,15 +56,10 @@ impl Steps {
         Ok(Steps { job: job.to_owned(), nodes, program, key })
     }
 
-    /// Runs one step on all nodes. A task that fails or does not end in time has only the lines that it printed; only a srun that cannot be
-    /// started is an error.
-    pub(crate) fn run(
-        &self,
-        order: &Order,
-        limit: Duration,
-        hear: &mut dyn FnMut(Line),
-    ) -> anyhow::Result<()> {
-        self.start(order, self.nodes, None, limit, hear)
+    /// Runs one step on all nodes. A task that fails or does not end in time has only the lines that it printed. Returns why tasks may
+    /// lack lines, if that is known of the step as a whole.
+    pub(crate) fn run(&self, order: &Order, limit: Duration, hear: &mut dyn FnMut(Line)) -> Option<String> {
+        self.start(order, self.nodes, None, limit, hear).unwrap_or_else(|why| Some(format!("{why:#}")))
     }
 
     /// As [`Steps::run`], on these nodes.
@@ -74,8 +69,9 @@ impl Steps {
         order: &Order,
         limit: Duration,
         hear: &mut dyn FnMut(Line),
-    ) -> anyhow::Result<()> {
-        self.start(order, nodes.len(), Some(compress(nodes)), limit, hear)
+    ) -> Option<String> {
+        let list = Some(compress(nodes));
+        self.start(order, nodes.len(), list, limit, hear).unwrap_or_else(|why| Some(format!("{why:#}")))
     }
 
     fn start(
@@ -85,7 +81,7 @@ impl Steps {
         list: Option<String>,
         limit: Duration,
         hear: &mut dyn FnMut(Line),
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<String>> {
         let nodes = nodes.to_string();
         let mut srun = Command::new("srun");
         srun.args(["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--input=none"])
@@ -122,12 +118,18 @@ impl Steps {
             cancel(&mut child);
         }
         let status = child.wait().context("srun")?;
-        if late || !status.success() {
-            for line in errors.try_iter().take(MOST_ERRORS) {
-                complain!("preflight: {line}");
-            }
+        if !late && status.success() {
+            return Ok(None);
         }
-        Ok(())
+        let errors: Vec<String> = errors_of(&errors).collect();
+        for line in &errors {
+            complain!("preflight: {line}");
+        }
+        Ok(Some(match errors.first() {
+            _ if late => format!("the step did not end in {} s", limit.as_secs()),
+            Some(line) => line.clone(),
+            None => format!("srun ended with {status}"),
+        }))
     }
 }
 
@@ -141,6 +143,11 @@ fn reader(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
         });
     }
     lines
+}
+
+/// The first lines that a srun wrote which has ended. A process of its step may hold the other end open.
+fn errors_of(lines: &mpsc::Receiver<String>) -> impl Iterator<Item = String> {
+    std::iter::from_fn(|| lines.recv_timeout(Duration::from_millis(200)).ok()).take(MOST_ERRORS)
 }
 
 /// srun ends its step on SIGTERM; if it does not within two seconds, it is killed, and the step ends with the job.
