@@ -5,6 +5,7 @@
 
 mod before_script;
 mod lines;
+mod nccl;
 pub(crate) mod node;
 mod results;
 mod screen;
@@ -40,7 +41,8 @@ Examples, in a job script before srun:
   railgate preflight --format json > preflight.json
 
 Every node computes and copies on its GPUs and compares each value; then pairs of nodes write and read each other's \
-memory on all rails at once, in two rounds with different partners, and in a third if a result is bad. Nothing is \
+memory on all rails at once, in two rounds with different partners, and in a third if a result is bad. If \
+all_reduce_perf of nccl-tests is in PATH, it then runs over all GPUs; its result names no node. Nothing is \
 drained: a node that is named here is bad for this job, and `railgate check --full` as root on it decides about the \
 node.
 
@@ -55,6 +57,9 @@ pub(crate) struct Args {
     /// Bandwidth that every rail should reach in each direction, Gb/s [default: rails are compared with their median]
     #[arg(long, value_name = "GBPS", value_parser = rate)]
     expected_gbps: Option<f64>,
+    /// NCCL's own test over all nodes after the pairs: auto, none, or the path of all_reduce_perf of nccl-tests
+    #[arg(long, value_name = "PROGRAM", default_value = "auto", value_parser = nccl::which)]
+    nccl: nccl::Which,
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -131,6 +136,8 @@ fn tested(site: &Site, args: &Args, until: Option<Instant>) -> anyhow::Result<(R
     if results.nodes.len() > 1 {
         rails(args, &steps, &mut results, until);
     }
+    let in_time = !is_too_late(until, nccl::LIMIT + START);
+    results.nccl = nccl::run(site, &args.nccl, &steps, &results, in_time);
     Ok((results, steps))
 }
 

@@ -5,8 +5,41 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+/// Stands in for `all_reduce_perf` on four nodes with two GPUs each. `$NCCL` names what it does.
+const ALL_REDUCE: &str = r##"#!/bin/bash
+[ "$*" = '-b 1073741824 -e 1073741824 -w 2 -n 10 -g 2' ] || exit 9
+echo '# nccl-tests version 2.17.9 nccl-headers=22809 nccl-library=22809'
+rank=0
+for node in gn1 gn2 gn3 gn4; do
+    [ "$NCCL" = alone ] && rank=0
+    for device in 0 1; do
+        echo "#  Rank  $rank Group  0 Pid 193812 on        $node device  $device [0000:61:00] NVIDIA H200"
+        rank=$((rank + 1))
+    done
+done
+if [ "$NCCL" = fails ]; then
+    echo "gn3: Test NCCL failure common.cu:1005 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
+    exit 3
+fi
+wrong=0
+[ "$NCCL" = wrong ] && wrong=12
+echo '#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong '
+echo "  1073741824     268435456     float     sum      -1  39041.0   27.50   48.13       0  38994.1   27.54   48.19       $wrong"
+[ "$wrong" = 0 ] || exit 1
+"##;
+
 /// Prints what the tasks of four healthy nodes print. `$STEP` names a kind of step, and what srun does from there on.
 const SRUN: &str = r#"#!/bin/bash
+for word; do
+    case $word in
+    */all_reduce_perf)
+        [[ $* = *--kill-on-bad-exit=1* && $* = *--ntasks\ 4* ]] || exit 9
+        [ -z "$RAILGATE_PREFLIGHT$RAILGATE_PAIR_KEY" ] || exit 9
+        shift $(($# - 10))
+        exec "$word" "$@"
+        ;;
+    esac
+done
 case $RAILGATE_PREFLIGHT in
 *gpus*) kind=gpus ;;
 *devices*) kind=devices ;;
@@ -48,15 +81,24 @@ fn program(path: &Path, text: &str) {
 
 /// Runs the command in a job of four nodes with these further variables.
 fn preflight(words: &[&str], variables: &[(&str, &str)]) -> Printed {
+    with_config("", words, variables)
+}
+
+/// As [`preflight`], with this configuration. If `$NCCL` is set, `all_reduce_perf` is in PATH.
+fn with_config(config: &str, words: &[&str], variables: &[(&str, &str)]) -> Printed {
     let dir = tempfile::tempdir().unwrap();
+    let text = config.replace("DIR", &dir.path().display().to_string());
     let config = dir.path().join("railgate.toml");
-    std::fs::write(&config, "").unwrap();
+    std::fs::write(&config, text).unwrap();
+    if variables.iter().any(|(name, _)| *name == "NCCL") {
+        program(&dir.path().join("all_reduce_perf"), ALL_REDUCE);
+    }
     program(&dir.path().join("srun"), SRUN);
     let mut command = Command::new(env!("CARGO_BIN_EXE_railgate"));
     command.arg("--config").arg(&config).arg("preflight").args(words);
     // This machine may have an srun of its own.
     command.env("PATH", dir.path());
-    command.envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "gn[1-4]")]);
+    command.envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "gn[1-4]"), ("SLURM_GPUS_ON_NODE", "2")]);
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Printed { code: output.status.code(), table: text(output.stdout), messages: text(output.stderr) }
@@ -73,6 +115,7 @@ fn four_healthy_nodes() {
     let want = "job 7: 4 nodes\n\
                 GPUS     4 GPUs, 4 tests that compare values: every value right\n\
                 RAILS    1 rail by RDMA, 2 rounds: 4 of 4 tests measured; median 391.00 Gb/s in each direction, 2.1 µs\n\
+                NCCL     not run: no all_reduce_perf in PATH (--nccl PATH or selftest.all_reduce_perf names one)\n\
                 ANSWER   nothing is wrong with the nodes of this job, as far as these tests see\n";
     assert_eq!((all.code, all.table.as_str()), (Some(0), want), "{}", all.messages);
 }
@@ -98,7 +141,7 @@ fn what_is_known_stays_when_srun_starts_no_more_steps() {
             ),
         ),
     ] {
-        let printed = preflight(&[], &[("STEP", step)]);
+        let printed = preflight(&["--nccl", "none"], &[("STEP", step)]);
         assert_eq!(printed.table, format!("job 7: 4 nodes\n{lines}"), "{step}: {}", printed.messages);
         assert_eq!(printed.code, Some(3), "{step}");
     }
@@ -136,4 +179,88 @@ fn a_bad_gpu_is_named_although_the_rails_are_not_tested() {
         assert_eq!(before.code, Some(86), "{}", before.messages);
         assert!(before.messages.contains(GONE), "{}", before.messages);
     }
+}
+
+/// The lines about NCCL, and the exit code.
+fn nccl(config: &str, words: &[&str], what: &str) -> (String, Option<i32>) {
+    let printed = with_config(config, words, &[("NCCL", what)]);
+    let is_of_nccl = |line: &&str| line.contains("all_reduce_perf") || line.starts_with("NCCL");
+    let lines: Vec<&str> = printed.table.lines().filter(is_of_nccl).collect();
+    (lines.join("\n"), printed.code)
+}
+
+#[test]
+fn nccl_itself_is_compared_and_accuses_no_node() {
+    let good =
+        "NCCL     all_reduce_perf, 1024 MiB, 8 ranks on 4 nodes: 48.13 GB/s bus bandwidth (NCCL 2.28.9); ";
+    let rails = format!("{good}the rails of a node carry 48.88 GB/s in each direction");
+    assert_eq!(nccl("", &[], "good"), (rails, Some(0)));
+    let reference = |gb_s: &str| {
+        format!(
+            "[[stats.references]]\nop = 'AllReduce'\nranks = 8\nnodes = 4\nbytes = 1073741824\nbusbw_gb_s = {gb_s}\n"
+        )
+    };
+    let compared = format!("{good}98 % of 49.00 GB/s, the site's reference");
+    assert_eq!(nccl(&reference("49.0"), &[], "good"), (compared, Some(0)));
+    let (lines, code) = nccl(&reference("90.0"), &[], "good");
+    assert!(
+        lines.contains("53 % of 90.00 GB/s") && lines.contains("\nNOTE     all_reduce_perf is slow "),
+        "{lines}"
+    );
+    assert_eq!(code, Some(0));
+
+    let (lines, code) = nccl("", &[], "wrong");
+    assert!(lines.ends_with("\nBAD      all_reduce_perf: 12 values wrong (this names no node)"), "{lines}");
+    assert_eq!(code, Some(1));
+    let (lines, code) = nccl("", &[], "fails");
+    let why = "/all_reduce_perf: gn3: Test NCCL failure common.cu:1005 'unhandled system error";
+    assert!(
+        lines.starts_with("UNKNOWN  /") && lines.contains(why) && lines.ends_with("(this names no node)"),
+        "{lines}"
+    );
+    assert_eq!((lines.lines().count(), code), (1, Some(3)));
+    let (lines, code) = nccl("", &[], "alone");
+    assert!(lines.starts_with("NCCL     not run: ") && lines.contains("each task ran alone"), "{lines}");
+    assert_eq!(code, Some(0));
+
+    // No node may be left out for any of it.
+    for what in ["wrong", "fails"] {
+        let before = with_config("", &["--before-script"], &[("NCCL", what)]);
+        assert_eq!(before.code, Some(0), "{}", before.messages);
+        assert!(
+            before.messages.contains("the script starts") && !before.table.contains("--exclude"),
+            "{}",
+            before.table
+        );
+    }
+}
+
+#[test]
+fn the_program_of_nccl_is_chosen_by_option_configuration_and_path() {
+    let none = nccl("", &["--nccl", "none"], "good");
+    assert_eq!(none, (String::new(), Some(0)));
+    let (lines, code) = nccl("[selftest]\nall_reduce_perf = 'DIR/absent'\n", &[], "good");
+    assert!(lines.is_empty() && code == Some(3), "{lines}");
+    let (lines, _) = nccl("[selftest]\nall_reduce_perf = 'DIR/all_reduce_perf'\n", &[], "good");
+    assert!(lines.contains("48.13 GB/s"), "{lines}");
+    // An option wins over the configuration.
+    let (lines, code) =
+        nccl("[selftest]\nall_reduce_perf = 'DIR/absent'\n", &["--nccl", "/all_reduce_perf"], "good");
+    let why = "UNKNOWN  /all_reduce_perf: not a program that this user can start (this names no node)";
+    assert_eq!((lines.as_str(), code), (why, Some(3)));
+}
+
+#[test]
+fn nccl_is_not_run_where_it_can_show_nothing() {
+    let printed = preflight(&[], &[("NCCL", "good"), ("BAD", "gpu")]);
+    assert!(printed.table.contains("NCCL     not run: something is named already\n"), "{}", printed.table);
+    // The stand-in accepts two GPUs of each node alone; here each has one that was tested.
+    let printed = preflight(&["--gpus", "none"], &[("NCCL", "good"), ("SLURM_GPUS_ON_NODE", "x")]);
+    let unknown = "NCCL     not run: the number of GPUs of the nodes is not known\n";
+    assert!(printed.table.contains(unknown), "{}", printed.table);
+    let printed = preflight(&[], &[("NCCL", "good"), ("SLURM_GPUS_ON_NODE", "x")]);
+    assert!(printed.table.contains("UNKNOWN  ") && printed.code == Some(3), "{}", printed.table);
+    let one = [("NCCL", "good"), ("SLURM_GPUS_ON_NODE", "1"), ("SLURM_JOB_NODELIST", "gn1")];
+    let printed = preflight(&[], &one);
+    assert!(printed.table.contains("NCCL     not run: one GPU has no other one\n"), "{}", printed.table);
 }

@@ -8,6 +8,7 @@ use railgate_preflight::{Outcome as Judged, Pair, Place, Report, Round, Sign, Te
 use serde::{Deserialize, Serialize};
 
 use super::lines::Line;
+use super::nccl::Nccl;
 
 /// Error of `railgate-rdma-selftest` for a port that cannot be used.
 const NOT_ACTIVE: &str = "the port is not active";
@@ -53,6 +54,8 @@ pub(crate) struct Results {
     pub(crate) rounds: Vec<Round>,
     pub(crate) report: Report,
     pub(crate) problems: Vec<Problem>,
+    /// `None`: not asked for.
+    pub(crate) nccl: Option<Nccl>,
     /// Ends of the present round, by node and rail.
     #[serde(skip)]
     ends: BTreeMap<(usize, usize), Outcome>,
@@ -73,6 +76,7 @@ impl Results {
             rounds: Vec::new(),
             report: Report::default(),
             problems: Vec::new(),
+            nccl: None,
             ends: BTreeMap::new(),
             heard: BTreeSet::new(),
         }
@@ -190,8 +194,19 @@ impl Results {
         self.gpus.iter().filter_map(|one| Some((one, one.test.unknown.as_deref()?)))
     }
 
+    /// Number of GPUs that were tested on each node; `None`: it differs, or none were tested.
+    pub(crate) fn gpus_of_each_node(&self) -> Option<usize> {
+        let of = |node: &String| {
+            let tests = self.gpus.iter().filter(|one| one.node == *node);
+            tests.map(|one| one.test.gpu).collect::<BTreeSet<_>>().len()
+        };
+        let counts: BTreeSet<usize> = self.nodes.iter().map(of).collect();
+        counts.first().copied().filter(|count| counts.len() == 1 && *count > 0)
+    }
+
     pub(crate) fn names_something(&self) -> bool {
-        self.wrong().next().is_some() || !self.report.verdicts.is_empty()
+        let has_wrong_values = self.nccl.as_ref().is_some_and(|nccl| nccl.wrong() > 0);
+        has_wrong_values || self.wrong().next().is_some() || !self.report.verdicts.is_empty()
     }
 
     /// The nodes of [`Results::bad_nodes`] on which a script must not start, each with the first reason.
@@ -223,7 +238,9 @@ impl Results {
     }
 
     pub(crate) fn is_incomplete(&self) -> bool {
-        !self.problems.is_empty() || !self.report.unknown.is_empty() || self.without_result().next().is_some()
+        let failed = matches!(self.nccl, Some(Nccl::Failed { .. }));
+        let has_no_result = self.without_result().next().is_some();
+        failed || has_no_result || !self.problems.is_empty() || !self.report.unknown.is_empty()
     }
 
     /// Nodes that the job should leave out, in their order.

@@ -7,6 +7,7 @@ use railgate_preflight::Outcome;
 use railgate_slurm::hostlist::compress;
 use railgate_text::{Lines, put};
 
+use super::nccl::{Compared, Measured, Nccl};
 use super::results::{Net, OfGpu, Results};
 
 /// Most lines of a kind; the rest is counted.
@@ -17,6 +18,7 @@ pub(crate) fn text(results: &Results) -> Lines {
     put!(text, "job {}: {}", results.job, counted(results.nodes.len(), "node"));
     gpus(results, &mut text);
     rails(results, &mut text);
+    nccl(results, &mut text);
     for (number, verdict) in results.report.verdicts.iter().enumerate() {
         match number {
             MOST => put!(text, "BAD      {} more: --format json", results.report.verdicts.len() - MOST),
@@ -98,6 +100,48 @@ fn rails(results: &Results, text: &mut Lines) {
         latencies.len(),
         counted(tested.len(), "test")
     );
+}
+
+/// NCCL's own test, with what it is compared with.
+fn nccl(results: &Results, text: &mut Lines) {
+    match &results.nccl {
+        None => {}
+        Some(Nccl::NotRun { why }) => put!(text, "NCCL     not run: {why}"),
+        Some(Nccl::Failed { program, why }) => {
+            put!(text, "UNKNOWN  {}: {why} (this names no node)", program.display());
+        }
+        Some(Nccl::Measured(measured)) => all_reduce(results, measured, text),
+    }
+}
+
+fn all_reduce(results: &Results, measured: &Measured, text: &mut Lines) {
+    let version = measured.nccl.as_ref().map_or_else(String::new, |version| format!(" (NCCL {version})"));
+    let compared = match measured.compared {
+        Some(Compared::Reference { busbw_gb_s }) => {
+            let percent = measured.share().unwrap_or_default() * 100.0;
+            format!("{percent:.0} % of {busbw_gb_s:.2} GB/s, the site's reference")
+        }
+        Some(Compared::Rails { gb_s, .. }) => {
+            format!("the rails of a node carry {gb_s:.2} GB/s in each direction")
+        }
+        None => "nothing to compare it with".to_owned(),
+    };
+    put!(
+        text,
+        "NCCL     all_reduce_perf, {} MiB, {} ranks on {}: {:.2} GB/s bus bandwidth{version}; {compared}",
+        measured.bytes >> 20,
+        measured.ranks,
+        counted(results.nodes.len(), "node"),
+        measured.busbw_gb_s
+    );
+    match measured.wrong {
+        Some(0) => {}
+        Some(wrong) => put!(text, "BAD      all_reduce_perf: {wrong} values wrong (this names no node)"),
+        None => put!(text, "NOTE     all_reduce_perf did not compare its values"),
+    }
+    if measured.is_low() {
+        put!(text, "NOTE     all_reduce_perf is slow although nothing else is named (this names no node)");
+    }
 }
 
 /// What has no result, by its reason.

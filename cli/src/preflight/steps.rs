@@ -1,7 +1,7 @@
 //! Steps of the job: srun starts one task on each node, and its lines are read until a deadline.
 
 use std::io::{BufRead as _, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -74,6 +74,20 @@ impl Steps {
         self.start(order, nodes.len(), list, limit, hear).unwrap_or_else(|why| Some(format!("{why:#}")))
     }
 
+    /// Runs another program with one task on each node. Returns as [`Steps::run`].
+    pub(crate) fn run_program(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        limit: Duration,
+        hear: &mut dyn FnMut(String),
+    ) -> Option<String> {
+        let mut srun = self.srun(self.nodes);
+        // Others would wait for a task that has failed. The one task on each node serves all GPUs, and needs all processors.
+        srun.args(["--kill-on-bad-exit=1", "--cpu-bind=none"]).arg(program).args(arguments);
+        read(srun, limit, hear).unwrap_or_else(|why| Some(format!("{why:#}")))
+    }
+
     fn start(
         &self,
         order: &Order,
@@ -82,55 +96,67 @@ impl Steps {
         limit: Duration,
         hear: &mut dyn FnMut(Line),
     ) -> anyhow::Result<Option<String>> {
-        let nodes = nodes.to_string();
-        let mut srun = Command::new("srun");
-        srun.args(["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--input=none"])
-            // A job of `sbatch --export=NONE` would give its tasks no order and no key.
-            .arg("--export=ALL")
-            .args(["--nodes", &nodes, "--ntasks", &nodes, "--jobid", &self.job])
+        let mut srun = self.srun(nodes);
+        srun.arg("--kill-on-bad-exit=0")
             .args(list.map(|list| format!("--nodelist={list}")))
             .arg(&self.program)
             .args(["preflight", "--on-node"])
             .env(ORDER, serde_json::to_string(order)?)
-            .env(railgate_pair::KEY_VARIABLE, &self.key)
+            .env(railgate_pair::KEY_VARIABLE, &self.key);
+        read(srun, limit, &mut |line| match serde_json::from_str(&line) {
+            Ok(line) => hear(line),
+            Err(_) => complain!("preflight: a task printed: {line}"),
+        })
+    }
+
+    /// A step with one task on each of so many nodes.
+    fn srun(&self, nodes: usize) -> Command {
+        let nodes = nodes.to_string();
+        let mut srun = Command::new("srun");
+        srun.args(["--overlap", "--ntasks-per-node=1", "--input=none"])
+            // A job of `sbatch --export=NONE` would give its tasks no order and no key.
+            .arg("--export=ALL")
+            .args(["--nodes", &nodes, "--ntasks", &nodes, "--jobid", &self.job])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         for name in NOT_INHERITED {
             srun.env_remove(name);
         }
-        let mut child = srun.spawn().context("cannot start srun")?;
-        let until = Instant::now() + limit;
-        let lines = reader(child.stdout.take());
-        let errors = reader(child.stderr.take());
-        let late = loop {
-            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => match serde_json::from_str(&line) {
-                    Ok(line) => hear(line),
-                    Err(_) => complain!("preflight: a task printed: {line}"),
-                },
-                Err(RecvTimeoutError::Disconnected) => break false,
-                Err(RecvTimeoutError::Timeout) => break true,
-            }
-        };
-        if late {
-            complain!("preflight: the step has not ended after {} s and is cancelled", limit.as_secs());
-            cancel(&mut child);
-        }
-        let status = child.wait().context("srun")?;
-        if !late && status.success() {
-            return Ok(None);
-        }
-        let errors: Vec<String> = errors_of(&errors).collect();
-        for line in &errors {
-            complain!("preflight: {line}");
-        }
-        Ok(Some(match errors.first() {
-            _ if late => format!("the step did not end in {} s", limit.as_secs()),
-            Some(line) => line.clone(),
-            None => format!("srun ended with {status}"),
-        }))
+        srun
     }
+}
+
+/// Reads the lines of a step until its end or its limit. Returns as [`Steps::run`].
+fn read(mut srun: Command, limit: Duration, hear: &mut dyn FnMut(String)) -> anyhow::Result<Option<String>> {
+    let mut child = srun.spawn().context("cannot start srun")?;
+    let until = Instant::now() + limit;
+    let lines = reader(child.stdout.take());
+    let errors = reader(child.stderr.take());
+    let late = loop {
+        match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(line) => hear(line),
+            Err(RecvTimeoutError::Disconnected) => break false,
+            Err(RecvTimeoutError::Timeout) => break true,
+        }
+    };
+    if late {
+        complain!("preflight: the step has not ended after {} s and is cancelled", limit.as_secs());
+        cancel(&mut child);
+    }
+    let status = child.wait().context("srun")?;
+    if !late && status.success() {
+        return Ok(None);
+    }
+    let errors: Vec<String> = errors_of(&errors).collect();
+    for line in &errors {
+        complain!("preflight: {line}");
+    }
+    Ok(Some(match errors.first() {
+        _ if late => format!("the step did not end in {} s", limit.as_secs()),
+        Some(line) => line.clone(),
+        None => format!("srun ended with {status}"),
+    }))
 }
 
 /// Reads lines in a thread, until the other end is closed.

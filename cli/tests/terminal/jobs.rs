@@ -266,11 +266,17 @@ pub(crate) fn preflight(stage: &mut Stage) {
     stage.env("SLURM_JOB_ID", &text);
     stage.env("SLURM_JOB_NODELIST", "gn[1-2]");
     stage.shows_both(&["preflight", "--net", "tcp"], false);
+    // NCCL's test, of a program with a hostile name.
+    let program = stage.path(format!("bin/{text}"));
+    stage.program(&text, "");
+    stage.write("printed", format!("failure {text}\n# nccl-tests nccl-library={text}\n"));
+    stage.env("SLURM_GPUS_ON_NODE", "2");
+    stage.shows_both(&["preflight", "--gpus", "none", "--nccl", program.to_str().unwrap()], false);
     stage.env("SLURM_JOB_NODELIST", &text);
     stage.shows(&["preflight"]);
     stage.env("RAILGATE_PREFLIGHT", &text);
     stage.run(&["preflight", "--on-node"]);
-    for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "RAILGATE_PREFLIGHT"] {
+    for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_GPUS_ON_NODE", "RAILGATE_PREFLIGHT"] {
         stage.unset(name);
     }
 }

@@ -19,12 +19,15 @@
 //! 5. A slow result that a second test of the same pair does not repeat is a note.
 //! 6. A node with at least two and at least half of its rails named is named itself.
 //!
+//! [`AllReduce`] parses what NCCL's own test prints. No result of it accuses a part.
+//!
 //! What cannot be told apart: two bad paths that share an end look like a rail that is slow at times; a bad path of a bad end; a path
 //! whose pair was not tested. Rails that are all equally slow are found only with [`Settings::expected_gbps`].
 
 mod accuse;
 mod judge;
 mod links;
+mod nccl_tests;
 mod rounds;
 mod sentence;
 #[cfg(test)]
@@ -34,6 +37,7 @@ mod types;
 mod verdict;
 
 pub use judge::{Judged, Judgement, Usual};
+pub use nccl_tests::{AllReduce, SizeResult};
 pub use rounds::Plan;
 pub use types::{End, MAX_ROUNDS, Outcome, Pair, Place, Round, Settings, Tested};
 pub use verdict::{Note, NoteKind, Report, Sign, Verdict, What};

@@ -1,9 +1,10 @@
+use std::path::PathBuf;
 use std::time::Duration;
 
 use railgate_model::duration_text;
 use serde::{Deserialize, Serialize};
 
-/// `[selftest]`: how many nodes of a job load their GPUs at once, so that the power of a room does not step.
+/// `[selftest]`: how many nodes of a job load their GPUs at once, so that the power of a room does not step, and the program that tests NCCL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SelfTestConfig {
@@ -15,11 +16,18 @@ pub struct SelfTestConfig {
     /// Each node waits for a random time up to this as well.
     #[serde(with = "duration_text")]
     pub jitter: Duration,
+    /// `all_reduce_perf` of nccl-tests, which a preflight runs as the job's user; empty: the one in the job's `PATH`.
+    pub all_reduce_perf: PathBuf,
 }
 
 impl Default for SelfTestConfig {
     fn default() -> Self {
-        SelfTestConfig { max_nodes_at_once: 4096, ramp: Duration::ZERO, jitter: Duration::ZERO }
+        SelfTestConfig {
+            max_nodes_at_once: 4096,
+            ramp: Duration::ZERO,
+            jitter: Duration::ZERO,
+            all_reduce_perf: PathBuf::new(),
+        }
     }
 }
 
@@ -43,6 +51,10 @@ impl SelfTestConfig {
             if is > MOST {
                 wrong.push(format!("selftest.{key}: {} s is above {} s", is.as_secs(), MOST.as_secs()));
             }
+        }
+        let program = &self.all_reduce_perf;
+        if !program.as_os_str().is_empty() && !program.is_absolute() {
+            wrong.push(format!("selftest.all_reduce_perf: '{}' is not an absolute path", program.display()));
         }
         wrong
     }
@@ -101,9 +113,10 @@ mod tests {
             max_nodes_at_once: 0,
             ramp: Duration::from_secs(61),
             jitter: Duration::from_secs(61),
+            all_reduce_perf: PathBuf::from("all_reduce_perf"),
         };
         let problems = wrong.problems();
-        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert_eq!(problems.len(), 4, "{problems:?}");
         assert_eq!(problems[1], "selftest.ramp: 61 s is above 60 s");
     }
 }

@@ -144,3 +144,46 @@ fn a_job_whose_preflight_names_a_node_starts_on_others() -> Result<()> {
         Ok(())
     })
 }
+
+/// Stands in for `all_reduce_perf` with MPI: the first task prints the table of all. On a node with the file the task fails.
+const ALL_REDUCE: &str = r##"#!/bin/bash
+[ -e /etc/fails ] && exit 3
+[ "$SLURM_PROCID" = 0 ] || exit 0
+gpus=${*: -1} rank=0
+echo '# nccl-tests version 2.17.9 nccl-headers=22809 nccl-library=22809'
+for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    for ((device = 0; device < gpus; device++)); do
+        echo "#  Rank  $rank Group  0 Pid 193812 on        $node device  $device [0000:61:00] NVIDIA H100"
+        rank=$((rank + 1))
+    done
+done
+echo '#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong '
+echo '  1073741824     268435456     float     sum      -1  5456.40  196.79  381.28       0  5455.00  196.84  381.38       0'
+"##;
+
+const REFERENCE: &str =
+    "[[stats.references]]\nop = 'AllReduce'\nranks = 32\nnodes = 4\nbytes = 1073741824\nbusbw_gb_s = 400.0\n";
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn nccl_itself_runs_over_all_nodes_after_the_pairs() -> Result<()> {
+    let program = "/opt/nccl-tests/all_reduce_perf";
+    Builder::new(4).config(REFERENCE)?.file(program, ALL_REDUCE).test(|cluster| {
+        let run = || {
+            let script = "PATH=/opt/nccl-tests:$PATH railgate preflight --net tcp --gpus none; echo \"exit code $?\"";
+            let id = cluster.alice().sbatch(&["-N4", "--gres=gpu:8", "-o", "nccl.%j"], script)?;
+            cluster.wait_job(id, &["COMPLETED"], 4 * MINUTE)?;
+            cluster.read(CONTROLLER, &format!("/home/rgalice/nccl.{id}"))
+        };
+        let said = run()?;
+        let line = "NCCL     all_reduce_perf, 1024 MiB, 32 ranks on 4 nodes: 381.28 GB/s bus bandwidth (NCCL 2.28.9); \
+                    95 % of 400.00 GB/s, the site's reference";
+        assert!(said.contains(line) && said.contains("exit code 0"), "{said}");
+        cluster.write("gn3", "/etc/fails", "")?;
+        let said = run()?;
+        assert!(said.contains(&format!("UNKNOWN  {program}: srun: error: gn3: task 2: Exited with exit code 3")), "{said}");
+        assert!(said.contains("ANSWER   nothing wrong was found, but a part was not tested"), "{said}");
+        assert!(!said.contains("BAD ") && said.contains("exit code 3"), "{said}");
+        Ok(())
+    })
+}

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use railgate_preflight::{AllReduce, SizeResult};
+
 use super::{Command, Of, Program, Stage, Unit};
 use crate::figures::{Better, Tolerance};
 use crate::plan::Plan;
@@ -39,24 +41,6 @@ fn commands(plan: &Plan, unit: &Unit, nodes: &[String]) -> Vec<Command> {
     vec![Command::new("all-reduce", Program::Srun(options), &args, u64::from(unit.limit_min) * 60)]
 }
 
-/// A line of nccl-tests.
-struct Line {
-    bytes: u64,
-    busbw: f64,
-    wrong: Option<u64>,
-}
-
-/// Reads a line: size, count, type, operation, root, then time, algbw, busbw, #wrong out of place, and the same in place.
-fn line(text: &str) -> Option<Line> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let bytes = words.first()?.parse().ok()?;
-    let busbw: f64 = words.get(7)?.parse().ok()?;
-    // `N/A` where the check is off.
-    let count = |column: usize| words.get(column)?.parse::<u64>().ok();
-    let wrong = count(8).zip(count(12)).map(|(out, within)| out.saturating_add(within));
-    busbw.is_finite().then_some(Line { bytes, busbw, wrong })
-}
-
 fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
     let Some(table) = build.plan.collectives.clone() else { return };
     let (mut wrong, mut unknown) = (BTreeSet::new(), BTreeSet::new());
@@ -71,11 +55,16 @@ fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
             unknown.insert(format!("{}: not run", of.unit.id));
             continue;
         };
-        let lines: Vec<Line> = output.stdout.lines().filter_map(line).collect();
-        if lines.is_empty() || output.exit != Some(0) {
+        let printed = AllReduce::parse(&output.stdout);
+        if printed.sizes.is_empty() || output.exit != Some(0) {
             unknown.insert(format!("{}: {}", of.unit.id, output.reason().unwrap_or("no result")));
         }
-        for Line { bytes, busbw, wrong: count } in lines {
+        // Such a bus bandwidth is that of one node.
+        if let Some(why) = printed.is_partial(of.result.nodes.len()) {
+            unknown.insert(format!("{}: {why}", of.unit.id));
+            continue;
+        }
+        for SizeResult { bytes, busbw_gb_s: busbw, wrong: count } in printed.sizes {
             let id = format!("collectives.all-reduce.{bytes}.busbw_gb_s");
             build.figures.add(
                 &id,

@@ -46,7 +46,7 @@ fn units(plan: &Plan) -> Vec<Unit> {
 fn commands(plan: &Plan) -> Vec<Command> {
     let Some(Pairs { net, tcp_beside, expected_gbps, .. }) = &plan.pairs else { return Vec::new() };
     let command = |id: &str, net: &str| {
-        let args = ["preflight", "--gpus", "none", "--net", net, "--format", "json"];
+        let args = ["preflight", "--gpus", "none", "--nccl", "none", "--net", net, "--format", "json"];
         let mut command = Command::new(id, Program::Railgate, &args, 600);
         if let Some(expected) = expected_gbps.filter(|_| id == "preflight") {
             command.args.push(format!("--expected-gbps={}", expected.0));
