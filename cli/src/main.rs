@@ -12,6 +12,7 @@ mod generate;
 mod history;
 mod import;
 mod node_source;
+mod node_step;
 mod node_story;
 mod nodes;
 mod offered;

@@ -9,7 +9,7 @@ mod nccl;
 pub(crate) mod node;
 mod results;
 mod screen;
-pub(crate) mod steps;
+mod steps;
 
 use std::time::{Duration, Instant};
 

@@ -14,9 +14,9 @@ use railgate_slurm::hostlist;
 
 use super::dir::{Dir, now};
 use crate::exit;
+use crate::node_step::NOT_INHERITED;
 use crate::output::say;
 use crate::preflight::node::GPU_PROGRAM;
-use crate::preflight::steps::NOT_INHERITED;
 
 /// Most bytes of a program's output that a result holds.
 const KEPT: usize = 32 << 20;

@@ -106,6 +106,7 @@ impl Columns {
     }
 
     /// Parses a row. The second value tells whether its values were compared.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     fn row(&self, line: &str) -> Option<(SizeResult, bool)> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let bytes = words.first()?.parse().ok()?;

@@ -45,7 +45,8 @@ pub fn check_after_step(
         return keep(StepCheck::new(start, Fitness::Unknown, why));
     }
     let mut config = config.clone();
-    config.gate.deadline = config.gate.deadline.min(CHECK).min(until.saturating_duration_since(Instant::now()));
+    config.gate.deadline =
+        config.gate.deadline.min(CHECK).min(until.saturating_duration_since(Instant::now()));
     let check_run = check_node(&config, places, node, &Purpose::whole_node(Phase::Periodic));
     check_run.log(None);
     let cause = check_run.verdict.cause();
