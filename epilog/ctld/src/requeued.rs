@@ -13,6 +13,13 @@ use crate::call::{Call, now};
 use crate::evidence::states;
 use crate::record::{Down, Record, budget, decision, entry, not_counted, seen};
 use crate::tally;
+use crate::wait;
+
+/// A job that was requeued sooner may have been in its prologs.
+const PROLOG: Duration = Duration::from_secs(600);
+/// Where railgate could not drain a node because slurmctld did not answer, slurmctld requeues the job first, and drains the node
+/// ("Prolog error") only when it registers a moment later.
+const UNTIL_DRAINED: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 /// Who requeued it.
 enum By {
@@ -43,13 +50,21 @@ pub(crate) fn handle(call: &Call) {
 /// Determines why a job was requeued, and updates its budget.
 pub(crate) fn explain(call: &Call, job: &JobState) {
     let mut problems = Vec::new();
-    let nodes = states(call, &mut problems);
-    for problem in problems {
-        tracing::warn!(job = %call.name, "{problem}");
-    }
+    let mut nodes = states(call, &mut problems);
     // slurmctld counts the coming attempt, the environment in some cases the one that ended.
     let attempt = job.restarts.saturating_sub(1);
     let ran = job.last_sched.map(|start| Duration::from_secs((now() / 1000).saturating_sub(start)));
+    if ran.is_none_or(|ran| ran < PROLOG) {
+        for pause in UNTIL_DRAINED {
+            if !matches!(by(call, job, &nodes), By::Somebody) || !wait::a_moment(call, pause) {
+                break;
+            }
+            nodes = states(call, &mut problems);
+        }
+    }
+    for problem in problems {
+        tracing::warn!(job = %call.name, "{problem}");
+    }
     // The budget before this call adds its own line.
     let used = match budget(call, attempt, ran) {
         Ok(used) => used,
@@ -281,6 +296,21 @@ mod tests {
         assert!(changes.contains(&"update JobId=7 StartTime=now+30".to_owned()), "{changes:?}");
         assert!(!changes.iter().any(|change| change.contains("hold")), "{changes:?}");
         assert_eq!(scene.ledger().len(), 14);
+    }
+
+    #[test]
+    fn a_move_by_the_gate_is_recognized_before_slurm_has_drained_the_node() {
+        let scene = Scene::new("0", "1");
+        scene.jobs(&[waiting("1").replace("LastSchedEval=2026-11-21T01:00:00", "LastSchedEval=Unknown")]);
+        scene.file("nodes.next", &(node("n1", "IDLE", "") + &node("n2", "IDLE+DRAIN", "Prolog error")));
+        handle(&scene.call());
+        assert_eq!(scene.ledger()[0].event, Event::Move);
+        // A job that ran for days was not in its prologs.
+        let scene = Scene::new("0", "1");
+        scene.jobs(&[waiting("1")]);
+        scene.file("nodes.next", &node("n2", "IDLE+DRAIN", "Prolog error"));
+        handle(&scene.call());
+        assert_eq!(scene.ledger()[0].event, Event::Requeued);
     }
 
     #[test]

@@ -43,7 +43,8 @@ case "$1 $2" in
     # One answer less each time: epilogs end one after the other.
     next=$(ls $here/job.* | head -1); cat $next
     [ $(ls $here/job.* | wc -l) -gt 1 ] && rm $next; : ;;
-"show node") cat $here/nodes ;;
+# What the next query gets.
+"show node") cat $here/nodes; [ ! -e $here/nodes.next ] || mv $here/nodes.next $here/nodes ;;
 "show config") cat $here/config ;;
 "write batch_script") cat $here/script ;;
 esac

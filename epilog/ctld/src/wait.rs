@@ -79,6 +79,13 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
     }
 }
 
+/// Waits for a moment, if fewer than `[requeue] waiters` processes wait. Returns whether it did.
+pub(crate) fn a_moment(call: &Call, pause: Duration) -> bool {
+    let Ok(Some(_held)) = slot(&call.own.join("waiters"), call.config.requeue.waiters) else { return false };
+    std::thread::sleep(pause + spread(call.job.id));
+    true
+}
+
 /// Most processes that send their first query to slurmctld at once. Otherwise an array that fails as a whole would
 /// send hundreds of queries while slurmctld handles hundreds of ends.
 const ASKERS: u32 = 2;
