@@ -11,6 +11,7 @@ mod fabric;
 mod generate;
 mod history;
 mod import;
+mod launch;
 mod node_source;
 mod node_step;
 mod node_story;
@@ -77,6 +78,8 @@ enum Command {
     Fabric(fabric::Args),
     /// Inside a job, before its first step: test the GPUs, and the rails between the nodes
     Preflight(preflight::Args),
+    /// Inside a job: start its program, and again without a node that failed, on a spare
+    Launch(launch::Args),
     /// Acceptance of a cluster through jobs: tests of nodes, rails and storage, and a report to sign
     Accept(accept::Args),
     /// What a job did, and why it ended
@@ -165,6 +168,7 @@ fn main() -> ExitCode {
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
         Command::Preflight(args) => preflight::run(&site, &args),
+        Command::Launch(args) => launch::run(&site, &args),
         Command::Accept(args) => accept::run(&site, &args),
         Command::Report(args) => report::run(&site, &args),
         Command::Why(args) => why::run(&site, &args),

@@ -112,6 +112,23 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     })
 }
 
+/// Tests the nodes of the calling job as the command does without options, prints the results, and returns the nodes that are named with
+/// certainty.
+pub(crate) fn named_nodes(site: &Site) -> anyhow::Result<Vec<String>> {
+    let args = Args {
+        gpus: Gpus::Quick,
+        net: By::Auto,
+        expected_gbps: None,
+        nccl: nccl::Which::Auto,
+        format: Format::Table,
+        on_node: false,
+        before_script: false,
+    };
+    let (results, _) = tested(site, &args, None)?;
+    print(&args, &results)?;
+    Ok(results.marks().into_iter().map(|(node, _)| node).collect())
+}
+
 fn print(args: &Args, results: &Results) -> anyhow::Result<()> {
     match args.format {
         Format::Table => output::text(&screen::text(results)),

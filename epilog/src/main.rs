@@ -25,7 +25,7 @@ use railgate_node_report::{
 use railgate_rundir::Run;
 use railgate_runner::{
     Hook, Purpose, acting, application, ask_full_check, check_node, communication, drain, forget_job,
-    guarded, now, preflight_mark, record,
+    guarded, launched, now, preflight_mark, record,
 };
 use railgate_slurm::{Acting, ExitCodes, GateLevel};
 use railgate_store::{bring_stacks, store};
@@ -89,6 +89,7 @@ fn run(hook: &Hook) {
         }
         report.faults.extend(suspicion::suspicion(&report));
         report.application = application(&hook.places.run, job.id, job.uid);
+        report.launched = launched(&hook.places.run, job.id, job.uid);
     }
     let outputs = sampled.outputs.clone();
     sampled::compare(hook, sampled, &mut report);

@@ -135,7 +135,7 @@ pub unsafe extern "C" fn slurm_spank_exit(spank: spank_t, argc: c_int, argv: *co
         with_handle(spank, argc, argv, |handle, arguments| {
             arguments.panic_if("exit");
             if matches!(handle.context(), Ok(Context::Remote)) {
-                after_step::check_node(handle);
+                after_step::check_node(handle, arguments);
             }
         });
     })

@@ -61,7 +61,7 @@ fn of_cache() -> Option<PathBuf> {
     }
 }
 
-/// Parses `	libnccl.so.2 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libnccl.so.2`.
+/// Parses `libnccl.so.2 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libnccl.so.2`.
 fn cached(listed: &str) -> Option<PathBuf> {
     listed.lines().find_map(|line| {
         let (name, path) = line.split_once(" => ")?;

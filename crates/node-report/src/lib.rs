@@ -14,6 +14,7 @@ mod evidence;
 mod for_reader;
 mod hangs;
 mod job_log;
+mod launched;
 mod node_report;
 mod node_wait;
 pub mod phases;
@@ -39,6 +40,7 @@ pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};
 pub use hangs::{Culprit, Hang, HangAct, HangActKind, HangKind, Hangs, WaitedIn};
 pub use job_log::{JobLog, LogError, LogFound};
+pub use launched::{LAUNCH_FILE, LaunchStart, Launched, LeftOut};
 pub use node_report::{
     Act, ActKind, EvidenceItem, Exit, GateRun, KernelEvents, MissingPart, NodeReport, Options, REPORT_SCHEMA,
     SetBy, StepEnv, StepSetting,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::usage::{GpuFigures, phases, summarize};
 use crate::{
-    Application, Applied, Communication, GpuUse, Hangs, NodeWait, PortUse, Tasks, Transport, Usage, Window,
+    Application, Applied, Communication, GpuUse, Hangs, Launched, NodeWait, PortUse, Tasks, Transport, Usage,
+    Window,
 };
 
 /// Schema that this build writes. Readers accept it and all earlier ones; fields are added, never renamed.
@@ -88,6 +89,9 @@ pub struct NodeReport {
     /// Report of the program; `None` if it wrote none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<Application>,
+    /// Starts of the program by `railgate launch`; only in the report of the node with the batch script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched: Option<Launched>,
     /// The two check runs between which counters are compared.
     #[serde(default)]
     pub window: Option<Window>,
@@ -147,6 +151,7 @@ impl NodeReport {
             transport: None,
             usage: None,
             application: None,
+            launched: None,
             communication: None,
             hangs: None,
             wait: None,

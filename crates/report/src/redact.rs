@@ -150,6 +150,7 @@ impl<'r> Pseudonyms<'r> {
         }
         for (node, whole) in attempt.nodes.iter_mut().zip(&whole.nodes) {
             self.cover(&mut node.node);
+            node.launched = None;
             let alone = whole.job.nodelist == whole.node;
             node.job.nodelist = if alone { node.node.clone() } else { String::new() };
             node.job.user.clear();

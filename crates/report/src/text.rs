@@ -257,6 +257,7 @@ fn one_attempt(out: &mut Text, report: &JobReport, position: usize, attempt: &At
         Some(Ran::Since(since)) => out.field("began", since.as_str()),
         None => {}
     }
+    out.sentences("starts", &of.starts);
     if !is_last {
         out.sentences("rails", &of.warnings);
     }

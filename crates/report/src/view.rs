@@ -12,6 +12,7 @@ pub(crate) mod live;
 pub(crate) mod nccl;
 mod rails;
 pub(crate) mod screen;
+mod starts;
 #[cfg(test)]
 mod tests;
 

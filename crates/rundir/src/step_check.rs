@@ -19,15 +19,15 @@ pub struct StepCheck {
     pub schema: u32,
     /// `RAILGATE_START` of the step.
     pub start: u32,
-    /// The verdict.
-    pub fitness: Fitness,
-    /// The deciding finding, for example `gpu-lost@3: 0000:9b:00.0 off bus, Xid 79`; empty if the node is fit.
+    /// The verdict; `None`: no task failed here, so that the node was not checked.
+    pub fitness: Option<Fitness>,
+    /// The deciding finding, for example `gpu-lost@3: 0000:9b:00.0 off bus, Xid 79`; empty if there is none.
     pub why: String,
 }
 
 impl StepCheck {
-    /// A check of the node after this start.
-    pub fn new(start: u32, fitness: Fitness, why: String) -> Self {
+    /// The result after this start.
+    pub fn new(start: u32, fitness: Option<Fitness>, why: String) -> Self {
         StepCheck { schema: 1, start, fitness, why }
     }
 
@@ -68,7 +68,7 @@ mod tests {
         let current = job.path().join("current");
         assert_eq!(StepCheck::read(&current).unwrap_err().kind(), io::ErrorKind::NotFound);
         run.publish().unwrap();
-        let check = StepCheck::new(2, Fitness::Unfit, "gpu-lost@3: off bus".to_owned());
+        let check = StepCheck::new(2, Some(Fitness::Unfit), "gpu-lost@3: off bus".to_owned());
         check.write(&run).unwrap();
         assert_eq!(StepCheck::read(&current).unwrap(), check);
         let mode = std::fs::metadata(run.file(NAME)).unwrap().permissions().mode();

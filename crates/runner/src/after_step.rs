@@ -42,7 +42,7 @@ pub fn check_after_step(
     };
     if is_recent(&run) {
         let why = format!("checked less than {} s before", INTERVAL.as_secs());
-        return keep(StepCheck::new(start, Fitness::Unknown, why));
+        return keep(StepCheck::new(start, Some(Fitness::Unknown), why));
     }
     let mut config = config.clone();
     config.gate.deadline =
@@ -52,7 +52,7 @@ pub fn check_after_step(
     let cause = check_run.verdict.cause();
     let why = cause.map(|cause| format!("{}: {}", cause.subject(), cause.what)).unwrap_or_default();
     // The job need not wait for slurmctld.
-    let kept = keep(StepCheck::new(start, check_run.verdict.fitness, why));
+    let kept = keep(StepCheck::new(start, Some(check_run.verdict.fitness), why));
     drain_at(desk(&config, places, env).until(until), &config, places, &check_run, &[]);
     kept
 }

@@ -14,6 +14,8 @@ mod finding_history;
 mod hang_end;
 mod history;
 mod hook;
+mod launch_config;
+mod launched;
 mod logging;
 mod metrics;
 mod notify;
@@ -41,6 +43,8 @@ pub use finding_history::{Count, Episode, FindingHistory, Given};
 pub use hang_end::{HungJob, guard_of_job};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;
+pub use launch_config::LaunchConfig;
+pub use launched::launched;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
 pub use metrics::forget_job;
 pub use notify::{append_to_log, append_to_output, notify_owner};
@@ -60,7 +64,7 @@ pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 /// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_store::TASKS.to_vec();
-    tasks.extend([notify::TASK, application::TASK, ranks::TASK, preflight_mark::TASK]);
+    tasks.extend([notify::TASK, application::TASK, ranks::TASK, preflight_mark::TASK, launched::TASK]);
     tasks.extend(hang_end::TASKS);
     tasks
 }

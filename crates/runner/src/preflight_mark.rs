@@ -41,18 +41,28 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn read(dir: &RunDir, uid: u32) -> Result<Option<String>, BadUserFile> {
+    let Some(bytes) = read_if_present(dir, uid, PREFLIGHT_MARK, MOST_BYTES)? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().next().unwrap_or_default().trim();
+    Ok((!line.is_empty()).then(|| clip(&printable(line), LONGEST)))
+}
+
+/// Reads a file that the job's owner may have written; `None` if there is none.
+pub(crate) fn read_if_present(
+    dir: &RunDir,
+    uid: u32,
+    name: &str,
+    most_bytes: u64,
+) -> Result<Option<Vec<u8>>, BadUserFile> {
     let absent = |why: &io::Error| why.kind() == io::ErrorKind::NotFound;
     let user = match UserDir::open(dir, uid) {
         Err(why) if absent(&why) => return Ok(None),
         opened => opened?,
     };
-    let bytes = match user.read(PREFLIGHT_MARK, MOST_BYTES) {
-        Err(BadUserFile::Io(why)) if absent(&why) => return Ok(None),
-        read => read?,
-    };
-    let text = String::from_utf8_lossy(&bytes);
-    let line = text.lines().next().unwrap_or_default().trim();
-    Ok((!line.is_empty()).then(|| clip(&printable(line), LONGEST)))
+    match user.read(name, most_bytes) {
+        Err(BadUserFile::Io(why)) if absent(&why) => Ok(None),
+        read => read.map(Some),
+    }
 }
 
 #[cfg(test)]

@@ -299,6 +299,14 @@ impl Client {
         Ok(answer::config(&self.run("scontrol", &["show", "config"])?))
     }
 
+    /// `scontrol show topology`: switches, blocks or rings, one line each; empty on a cluster without a topology.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn topology(&self) -> Result<String, SlurmError> {
+        self.run("scontrol", &["show", "topology"])
+    }
+
     /// How a job's owner can be notified. Text of the job surrounds these fields in the output, so the path is only
     /// as trustworthy as the owner: open it as the owner.
     ///

@@ -25,6 +25,7 @@ mod hangs;
 mod held_locks;
 mod hostile;
 mod killed;
+mod launch;
 mod messages;
 mod metrics;
 mod nccl_release;

@@ -33,6 +33,9 @@ pub(super) fn attempt(attempt: &Attempt, of: &OfAttempt, numbered: bool) -> Mark
                     Some(Ran::Since(since)) => { dt { "Began" } dd { (since) } }
                     None => {}
                 }
+                @for start in &of.starts {
+                    dt { "Starts" } dd { (start) }
+                }
                 @if let Some(exit) = &of.exit {
                     dt { "Ended" } dd { (Text(exit)) }
                 }

@@ -11,7 +11,7 @@ use super::environment::{self, Environment};
 use super::head::{Ending, ending, first_error};
 use super::nccl::warnings;
 use super::rails::{self, Rails};
-use super::{Sentence, more_nodes};
+use super::{Sentence, more_nodes, starts};
 use crate::exits;
 use crate::why::decided;
 use crate::{Attempt, EndKind};
@@ -38,6 +38,8 @@ pub(crate) struct OfAttempt {
     pub(crate) reported: Option<Sentence>,
     /// Duration and start; only the start if it has not ended.
     pub(crate) ran: Option<Ran>,
+    /// Starts inside the allocation.
+    pub(crate) starts: Vec<Sentence>,
     pub(crate) controller: Option<Controller>,
     /// Fallbacks to sockets, and nodes whose GPUs have different rails.
     pub(crate) warnings: Vec<Sentence>,
@@ -176,6 +178,7 @@ pub(super) fn attempt(earlier: &[Attempt], attempt: &Attempt) -> OfAttempt {
         nodes: or_unknown(&attempt.nodelist),
         reported,
         ran: ran(attempt),
+        starts: starts::starts(attempt),
         controller: attempt.decision.as_ref().map(|decision| controller(attempt, decision)),
         warnings: warnings(attempt).into_iter().map(Sentence::from).collect(),
         gate: attempt.nodes.iter().map(gate_row).collect(),

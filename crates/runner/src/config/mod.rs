@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use layers::Layer;
 pub use problem::Problem;
 
+use crate::launch_config::LaunchConfig;
 use crate::logging::LogConfig;
 use crate::self_test_config::SelfTestConfig;
 
@@ -54,6 +55,8 @@ pub struct Config {
     pub guard: GuardConfig,
     /// How many nodes of a job load their GPUs at once.
     pub selftest: SelfTestConfig,
+    /// Restarts inside an allocation.
+    pub launch: LaunchConfig,
     /// Where reports are stored and who may read them.
     pub report: ReportConfig,
     /// Prometheus text files.
@@ -76,6 +79,7 @@ impl Default for Config {
             stats: StatsConfig::default(),
             guard: GuardConfig::default(),
             selftest: SelfTestConfig::default(),
+            launch: LaunchConfig::default(),
             report: ReportConfig::default(),
             metrics: MetricsConfig::default(),
             slurm: SlurmConfig::default(),
@@ -306,6 +310,7 @@ impl Config {
             self.stats.problems(),
             self.guard.problems(),
             self.selftest.problems(),
+            self.launch.problems(),
             self.report.problems(),
             self.metrics.problems(),
             self.slurm.problems(),

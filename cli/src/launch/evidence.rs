@@ -1,0 +1,214 @@
+//! What is known about the nodes of a start that has failed: Slurm's states, railgate's drains, and root's check on each node.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use railgate_launch::NodeSign;
+use railgate_model::Fitness;
+use railgate_runner::Config;
+use railgate_slurm::hostlist::compress;
+use railgate_slurm::{Client, JobRef};
+
+use super::ask::{self, States};
+use super::on_node::Answer;
+use super::start::{Ended, Start};
+use crate::node_step;
+use crate::output::complain;
+
+/// How long slurmctld may be away.
+const CONTROLLER: Duration = Duration::from_secs(600);
+/// Time for one step that asks the nodes.
+const ASK: Duration = Duration::from_secs(20);
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Added to Slurm's own time after which a node is down.
+const MARGIN: Duration = Duration::from_secs(60);
+/// Slurm's default.
+const SLURMD_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Collects it, and waits until Slurm has decided about nodes that do not answer. `waits` is called with them once.
+pub(crate) fn of(
+    client: &Client,
+    config: &Config,
+    start: &Start<'_>,
+    ended: &Ended,
+    waits: impl Fn(&[String]),
+) -> railgate_launch::Ended {
+    let mut found =
+        railgate_launch::Ended { code: ended.code, stopped: None, hung: false, nodes: Vec::new() };
+    if ended.code == 0 {
+        return found;
+    }
+    if let Some(signal) = ended.stopped {
+        found.stopped = Some(format!("launch received {}", signal.as_str()));
+        return found;
+    }
+    let until = Instant::now() + CONTROLLER;
+    match answer(until, || client.standings(&[&JobRef::plain(start.allocation.job)])) {
+        Ok(jobs) => {
+            let state = jobs.get(&start.allocation.job).map_or("gone", |job| job.state.as_str());
+            if state != "RUNNING" {
+                found.stopped = Some(format!("Slurm or its owner ends the job ({state})"));
+                return found;
+            }
+        }
+        Err(why) => return unknown(found, start, &why),
+    }
+    let mut checks = BTreeMap::new();
+    let mut deadline = None;
+    loop {
+        let states = match answer(until, || ask::states(client, &start.allocation.nodes)) {
+            Ok(states) => states,
+            Err(why) => return unknown(found, start, &why),
+        };
+        found.hung = ask::hung(&states, start.allocation.job, ended.began);
+        let open = |node: &&String| {
+            !checks.contains_key(*node) && states.get(*node).is_some_and(|state| ask::failed(state).is_none())
+        };
+        let open: Vec<String> = start.nodes.iter().filter(open).cloned().collect();
+        ask_nodes(start, &open, &mut checks);
+        found.nodes = start.nodes.iter().map(|node| (node.clone(), sign(node, &states, &checks))).collect();
+        let silent = found.nodes.iter().filter(|(_, sign)| *sign == NodeSign::Silent);
+        let silent: Vec<String> = silent.map(|(node, _)| node.clone()).collect();
+        if silent.is_empty() {
+            return found;
+        }
+        let latest = *deadline.get_or_insert_with(|| {
+            waits(&silent);
+            Instant::now() + slurmd_timeout(client, config) + MARGIN
+        });
+        if Instant::now() >= latest {
+            return found;
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+fn unknown(found: railgate_launch::Ended, start: &Start<'_>, why: &str) -> railgate_launch::Ended {
+    let sign = NodeSign::Unknown(why.to_owned());
+    let nodes = start.nodes.iter().map(|node| (node.clone(), sign.clone())).collect();
+    railgate_launch::Ended { nodes, ..found }
+}
+
+/// Asks slurmctld until it answers, or until a time.
+fn answer<T>(until: Instant, ask: impl Fn() -> Result<T, railgate_slurm::SlurmError>) -> Result<T, String> {
+    let mut first = true;
+    loop {
+        match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(why) if why.no_answer() && Instant::now() < until => {
+                if std::mem::take(&mut first) {
+                    complain!("launch: {why}; trying again for {} min", CONTROLLER.as_secs() / 60);
+                }
+                std::thread::sleep(INTERVAL);
+            }
+            Err(why) => return Err(why.to_string()),
+        }
+    }
+}
+
+/// After this time without an answer Slurm sets a node down.
+fn slurmd_timeout(client: &Client, config: &Config) -> Duration {
+    let _ = config;
+    let seconds = client
+        .config()
+        .ok()
+        .and_then(|slurm| slurm.get("SlurmdTimeout")?.split_whitespace().next()?.parse::<u64>().ok());
+    seconds.map_or(SLURMD_TIMEOUT, Duration::from_secs)
+}
+
+/// Asks nodes for root's check, with one step. Nodes without an answer are left out.
+fn ask_nodes(start: &Start<'_>, nodes: &[String], checks: &mut BTreeMap<String, Answer>) {
+    if nodes.is_empty() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut step = node_step::srun(&start.allocation.job.to_string(), nodes.len());
+    step.arg("--kill-on-bad-exit=0").arg(format!("--nodelist={}", compress(nodes))).arg(program).args([
+        "launch",
+        "--on-node",
+        &start.number.to_string(),
+    ]);
+    let done = node_step::read(step, "launch", ASK, &mut |line| {
+        if let Ok(answer) = serde_json::from_str::<Answer>(&line)
+            && nodes.contains(&answer.node)
+        {
+            checks.insert(answer.node.clone(), answer);
+        }
+    });
+    if let Err(why) = done {
+        complain!("launch: {why:#}");
+    }
+}
+
+fn sign(node: &str, states: &States, checks: &BTreeMap<String, Answer>) -> NodeSign {
+    let Some(state) = states.get(node) else {
+        return NodeSign::Unknown("Slurm does not know it".to_owned());
+    };
+    if let Some(why) = ask::failed(state) {
+        return NodeSign::Bad(why);
+    }
+    match checks.get(node) {
+        None if state.has("NOT_RESPONDING") => {
+            NodeSign::Bad("it answers neither slurmctld nor a step of the job".to_owned())
+        }
+        None => NodeSign::Silent,
+        Some(Answer { check: None, why, .. }) => NodeSign::Unknown(why.clone()),
+        Some(Answer { check: Some(check), .. }) => match check.fitness {
+            Some(Fitness::Unfit) => NodeSign::Bad(check.why.clone()),
+            Some(Fitness::Unknown) => NodeSign::Unknown(format!("root's check: {}", check.why)),
+            Some(Fitness::Fit | Fitness::Degraded) | None => NodeSign::Fit,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_rundir::StepCheck;
+    use railgate_slurm::NodeState;
+
+    use super::*;
+
+    fn states(flags: &str, reason: &str) -> States {
+        let reason = railgate_slurm::NodeReason { text: reason.to_owned(), user: String::new(), since: None };
+        let state = NodeState {
+            name: "gn1".to_owned(),
+            flags: flags.split('+').map(str::to_owned).collect(),
+            partitions: Vec::new(),
+            reason: (!reason.text.is_empty()).then_some(reason),
+            comment: String::new(),
+            gpus: None,
+            cpus: None,
+        };
+        States::from([("gn1".to_owned(), state)])
+    }
+
+    fn checked(fitness: Option<Fitness>) -> BTreeMap<String, Answer> {
+        let check = Some(StepCheck::new(0, fitness, "gpu-lost@3: off bus".to_owned()));
+        BTreeMap::from([("gn1".to_owned(), Answer { node: "gn1".to_owned(), check, why: String::new() })])
+    }
+
+    #[test]
+    fn a_node_is_bad_by_slurm_by_railgates_drain_and_by_roots_check_only() {
+        let none = BTreeMap::new();
+        let bad = |sign: NodeSign| matches!(sign, NodeSign::Bad(_));
+        assert!(bad(sign("gn1", &states("DOWN+NOT_RESPONDING", "Not responding"), &none)));
+        assert!(bad(sign("gn1", &states("MIXED+DRAIN", "railgate: gpu-lost@3: x; y [periodic]"), &none)));
+        assert!(bad(sign("gn1", &states("MIXED", ""), &checked(Some(Fitness::Unfit)))));
+        // An admin wants it back after the job.
+        let fit = checked(Some(Fitness::Fit));
+        assert_eq!(sign("gn1", &states("MIXED+DRAIN", "memory upgrade"), &fit), NodeSign::Fit);
+        assert_eq!(sign("gn1", &states("MIXED", ""), &checked(None)), NodeSign::Fit);
+        assert!(matches!(
+            sign("gn1", &states("MIXED", ""), &checked(Some(Fitness::Unknown))),
+            NodeSign::Unknown(_)
+        ));
+    }
+
+    #[test]
+    fn silence_alone_is_no_fault() {
+        let none = BTreeMap::new();
+        assert_eq!(sign("gn1", &states("MIXED", ""), &none), NodeSign::Silent);
+        assert!(matches!(sign("gn1", &states("MIXED+NOT_RESPONDING", ""), &none), NodeSign::Bad(_)));
+        assert!(matches!(sign("gn2", &states("MIXED", ""), &none), NodeSign::Unknown(_)));
+    }
+}

@@ -1,0 +1,143 @@
+//! One start of the program: srun, its signals, its end.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus};
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use railgate_launch::{Allocated, hostfile};
+
+use super::allocation::Allocation;
+use super::first_error::Log;
+
+/// Signals that are passed on to srun, which passes them on to the tasks. SIGINT comes from a terminal, which sends it to srun as well.
+const PASSED: [Signal; 4] = [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+/// Options of the job that contradict a list of tasks.
+const NOT_INHERITED: [&str; 7] = [
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+];
+
+/// What is started.
+#[derive(Debug)]
+pub(crate) struct Program<'a> {
+    /// The program and its arguments.
+    pub(crate) words: &'a [OsString],
+    /// Options for srun.
+    pub(crate) options: &'a [String],
+    /// The signals that are blocked.
+    pub(crate) asked: SigSet,
+}
+
+/// Where it is started.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    /// From 0.
+    pub(crate) number: u32,
+    /// In the order of the ranks.
+    pub(crate) nodes: &'a [String],
+    pub(crate) allocation: &'a Allocation,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// As a shell reports it: 128 and the number of a signal that killed srun.
+    pub(crate) code: u8,
+    /// A signal that asks the program to end.
+    pub(crate) stopped: Option<Signal>,
+    /// When it began, Unix seconds.
+    pub(crate) began: u64,
+    /// Where the program writes, if that is a file.
+    pub(crate) log: Option<Log>,
+}
+
+/// Blocks the signals that launch waits for.
+pub(crate) fn block_signals() -> anyhow::Result<SigSet> {
+    let mut set: SigSet = PASSED.into_iter().collect();
+    set.add(Signal::SIGINT);
+    set.add(Signal::SIGCHLD);
+    set.thread_block().context("signals")?;
+    Ok(set)
+}
+
+impl Program<'_> {
+    /// Starts it and waits for its end. Nothing runs meanwhile but srun.
+    pub(crate) fn run(&self, start: &Start<'_>) -> anyhow::Result<Ended> {
+        let began =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let log = Log::of_own_output();
+        let (mut srun, list) = self.srun(start)?;
+        let child = srun.spawn().context("cannot start srun")?;
+        let (status, stopped) = self.wait(child)?;
+        // srun has read it.
+        drop(list);
+        let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+        Ok(Ended { code: u8::try_from(code).unwrap_or(1), stopped, began, log })
+    }
+
+    fn srun(&self, start: &Start<'_>) -> anyhow::Result<(Command, Option<File>)> {
+        let Allocation { job, attempt, nodes, tasks, uneven, .. } = start.allocation;
+        let mut srun = Command::new("srun");
+        // A rank that fails would leave the others in a collective that never completes.
+        srun.arg("--kill-on-bad-exit=1");
+        let mut list = None;
+        if start.nodes != nodes && uneven.is_none() {
+            for name in NOT_INHERITED {
+                srun.env_remove(name);
+            }
+            let ranks: Vec<Allocated<'_>> =
+                start.nodes.iter().map(|node| Allocated { name: node, tasks: *tasks }).collect();
+            let mut file = File::from(memfd_create("hostfile", MFdFlags::empty())?);
+            file.write_all(hostfile(&ranks)?.as_bytes())?;
+            let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+            srun.args(["--distribution=arbitrary", "--nodes", &start.nodes.len().to_string()])
+                .args(["--ntasks", &(start.nodes.len() * usize::try_from(*tasks)?).to_string()])
+                .env("SLURM_HOSTFILE", path);
+            list = Some(file);
+        }
+        let port =
+            20_000 + (u64::from(*job) * 7 + u64::from(*attempt) + u64::from(start.number) * 1009) % 20_000;
+        srun.args(self.options)
+            .args(self.words)
+            .env("RAILGATE_START", start.number.to_string())
+            .env("MASTER_PORT", port.to_string());
+        if let Some(first) = start.nodes.first() {
+            srun.env("MASTER_ADDR", first);
+        }
+        Ok((srun, list))
+    }
+
+    fn wait(&self, mut srun: Child) -> anyhow::Result<(ExitStatus, Option<Signal>)> {
+        let pid = Pid::from_raw(i32::try_from(srun.id())?);
+        let mut stopped = None;
+        loop {
+            if let Some(status) = srun.try_wait().context("srun")? {
+                return Ok((status, stopped));
+            }
+            match self.asked.wait().context("signals")? {
+                Signal::SIGCHLD => {}
+                signal => {
+                    if PASSED.contains(&signal) {
+                        let _ = kill(pid, signal);
+                    }
+                    if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
+                        stopped = Some(signal);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `railgate launch`: nodes that fail under a running job, and a spare in their place; ends that are no fault of a node.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, Job};
+use railgate_tests::poll;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// A rank writes where it runs, waits for `/shared/go`, and then does what `/shared/RANK.START` holds, if that exists.
+const PROGRAM: &str = r#"#!/bin/bash
+echo "start $RAILGATE_START rank $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME, master $MASTER_ADDR:$MASTER_PORT"
+trap 'exit 143' TERM
+touch /shared/begun.$SLURM_PROCID.$RAILGATE_START
+until [ -e /shared/go.$RAILGATE_START ]; do sleep 0.1; done
+[ ! -e /shared/do.$SLURM_PROCID.$RAILGATE_START ] || . /shared/do.$SLURM_PROCID.$RAILGATE_START
+"#;
+
+/// A job with `railgate launch` and these options.
+fn launch(cluster: &Cluster, sbatch: &[&str], options: &str) -> Result<u32> {
+    cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+    let script = format!(
+        "railgate launch {options} -- bash /shared/program; code=$?; echo \"exit code $code\"; exit $code"
+    );
+    let words = [&["--gres=gpu:8", "--ntasks-per-node=1", "-o", "log"], sbatch].concat();
+    cluster.alice().sbatch(&words, &script)
+}
+
+fn log(cluster: &Cluster) -> String {
+    cluster.output("/home/rgalice/log").unwrap_or_default()
+}
+
+/// Waits until all ranks of a start run.
+fn begun(cluster: &Cluster, start: u32, ranks: u32) -> Result<()> {
+    poll::until(MINUTE, &format!("start {start}"), || {
+        let has = |rank| cluster.output(&format!("/shared/begun.{rank}.{start}")).is_some();
+        Ok((0..ranks).all(has).then_some(()))
+    })
+    .with_context(|| log(cluster))
+}
+
+fn go(cluster: &Cluster, start: u32) -> Result<()> {
+    cluster.write(CONTROLLER, &format!("/shared/go.{start}"), "")
+}
+
+/// What a rank does when it goes.
+fn does(cluster: &Cluster, rank: u32, start: u32, what: &str) -> Result<()> {
+    cluster.write(CONTROLLER, &format!("/shared/do.{rank}.{start}"), what)
+}
+
+fn ended(cluster: &Cluster, job: u32, state: &str) -> Result<Job> {
+    cluster.wait_job(job, &[state], 2 * MINUTE).with_context(|| log(cluster))
+}
+
+/// Where each rank of a start ran.
+fn places(log: &str, start: u32) -> Vec<(u32, String)> {
+    let line = |line: &str| {
+        let rest = line.strip_prefix(&format!("start {start} rank "))?;
+        let (rank, rest) = rest.split_once(" of ")?;
+        let node = rest.split_once(" on ")?.1.split_once(',')?.0;
+        Some((rank.parse().ok()?, node.to_owned()))
+    };
+    let mut found: Vec<(u32, String)> = log.lines().filter_map(line).collect();
+    found.sort();
+    found
+}
+
+fn on(nodes: &[&str]) -> Vec<(u32, String)> {
+    (0..).zip(nodes.iter().map(|node| (*node).to_owned())).collect()
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_spare_takes_the_place_of_a_node_whose_gpu_is_lost() -> Result<()> {
+    Builder::new(4).test(|cluster| {
+        let job = launch(cluster, &["-N4"], "--spares 1")?;
+        begun(cluster, 0, 3)?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        does(cluster, 1, 0, "exit 1")?;
+        go(cluster, 0)?;
+        begun(cluster, 1, 3)?;
+        go(cluster, 1)?;
+        ended(cluster, job, "COMPLETED")?;
+        let log = log(cluster);
+        assert_eq!(places(&log, 0), on(&["gn1", "gn2", "gn3"]), "{log}");
+        assert_eq!(places(&log, 1), on(&["gn1", "gn4", "gn3"]), "{log}");
+        assert!(
+            log.contains("gn2 is left out: gpu-lost@3: ") && log.contains("; 2 of 3 restarts left"),
+            "{log}"
+        );
+        assert!(cluster.node("gn2")?.reason().starts_with("railgate: gpu-lost@3: "));
+        std::fs::write("/tmp/launch1.txt", &log)?;
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_spare_takes_the_place_of_a_node_that_dies() -> Result<()> {
+    Builder::new(4).slurm_conf("SlurmdTimeout", "10").test(|cluster| {
+        let job = launch(cluster, &["-N4", "--no-kill"], "--spares 1")?;
+        begun(cluster, 0, 3)?;
+        cluster.kill_node("gn3")?;
+        begun(cluster, 1, 3)?;
+        go(cluster, 1)?;
+        ended(cluster, job, "COMPLETED")?;
+        let log = log(cluster);
+        assert_eq!(places(&log, 1), on(&["gn1", "gn2", "gn4"]), "{log}");
+        assert!(log.contains("gn3 is left out: DOWN"), "{log}");
+        std::fs::write("/tmp/launch2.txt", &log)?;
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_program_that_fails_on_fit_nodes_is_not_started_again() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        let job = launch(cluster, &["-N3"], "--spares 1 --retry-unknown 1")?;
+        begun(cluster, 0, 2)?;
+        let error = "echo 'Traceback (most recent call last):' >&2; echo '  File \"train.py\", line 88, in <module>' >&2; \
+                     echo 'ValueError: bad batch' >&2; exit 1";
+        does(cluster, 1, 0, error)?;
+        go(cluster, 0)?;
+        ended(cluster, job, "FAILED")?;
+        let log = log(cluster);
+        assert!(log.contains("all nodes are fit: the program's own error; first error: "), "{log}");
+        assert!(log.contains("ValueError: bad batch") && log.contains("\nexit code 1\n"), "{log}");
+        assert!(places(&log, 1).is_empty(), "{log}");
+        std::fs::write("/tmp/launch3.txt", &log)?;
+        Ok(())
+    })
+}
