@@ -4,6 +4,8 @@
 #
 # run COMMAND…  runs the step that trains, and returns its exit code. On SIGUSR1 (the time limit is near) it sends
 #               SAVE_SIGNAL to the step's programs, waits for them, and with AGAIN=yes puts the job back into the queue.
+# launch srun…  starts the step again, on a spare node, when a node fails (railgate launch): $SPARES nodes of the job stay spare, and
+#               there are at most $RESTARTS restarts.
 # TASK          the start of each task (railgate template task).
 #
 # The job's own id. In an array $SLURM_JOB_ID may mean all members.
@@ -31,6 +33,8 @@ run() {
     if [ -n "$railgate_told" ] && [ -z "$railgate_ended" ]; then railgate_saved "$code"; fi
     return "$code"
 }
+
+launch() { railgate launch --spares "${SPARES:-0}" --restarts "${RESTARTS:-3}" -- "$@"; }
 
 railgate_save() {
     # Fails shortly before the end of the job, when it no longer has steps.

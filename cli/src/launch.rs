@@ -27,11 +27,11 @@ use start::{Program, Start};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples, in a job script:
-  railgate launch -- python train.py
-      as `srun --kill-on-bad-exit=1 python train.py`; started again on the same nodes if the guard ended a hang
-  railgate launch --spares 1 -- bash -c \"$TASK\" task \"$TRAIN\"
+  railgate launch -- srun --label python train.py
+      as srun alone; started again on the same nodes if the guard ended a hang
+  railgate launch --spares 1 -- srun --label python train.py
       of five nodes (#SBATCH --nodes=5 --no-kill) four run the program, and the fifth takes the place of one that fails
-  railgate launch --spares 1 --preflight --srun=--label -- python train.py
+  railgate launch --spares 1 --preflight -- python train.py
   railgate launch --min-nodes 2 -- python elastic.py
       continues with fewer nodes if no spare is left
 
@@ -56,13 +56,10 @@ pub(crate) struct Args {
     /// Test the nodes before the first start; those that are named are left out
     #[arg(long)]
     preflight: bool,
-    /// An option for srun; may be given more than once
-    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
-    srun: Vec<String>,
     /// Print root's check of this node after a start
     #[arg(long, hide = true, value_name = "START")]
     on_node: Option<u32>,
-    /// The program of each task and its arguments
+    /// The program of each task and its arguments; or `srun …` with options of your own, or `mpirun …`
     #[arg(last = true, required_unless_present = "on_node", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -116,7 +113,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     let mut nodes = Nodes { allocation: &allocation, chosen };
     let limit = args.restarts.min(config.launch.max_restarts);
     let mut left = Left { restarts: limit, unknown: args.retry_unknown };
-    let program = Program { words: &args.program, options: &args.srun, asked: signals };
+    let program = Program { words: &args.program, asked: signals };
     let mut journal = Journal::new(site, &allocation, limit);
     if args.preflight && !preflight(site, &mut nodes, least)? {
         return Ok(exit::UNFIT);
@@ -128,7 +125,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         let start = Start { number, nodes: &running, allocation: &allocation };
         let ended = program.run(&start)?;
         let took = duration(began.elapsed());
-        let seen = evidence::of(&client, &config, &start, &ended, |waits| journal.waits(waits));
+        let seen = evidence::of(&client, &start, &ended, |waits| journal.waits(waits));
         let what = match next(&seen, left) {
             Next::Done => {
                 journal.end(ended.code, &[], "done", None);
@@ -162,7 +159,10 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
             Cause::Unknown => left.unknown -= 1,
         }
         let why = match cause {
-            Cause::Node => format!("{}; {} of {limit} restarts left", reasons(&out), left.restarts),
+            Cause::Node => {
+                let (out, swapped) = (reasons(&out), swapped(&nodes, &moved));
+                format!("{out}{swapped}; {} of {limit} restarts left", left.restarts)
+            }
             Cause::Hang => {
                 format!("the job hung, and the guard ended it; {} of {limit} restarts left", left.restarts)
             }
@@ -190,6 +190,16 @@ fn cause_name(cause: Cause) -> &'static str {
 fn reasons(out: &[(String, String)]) -> String {
     let each: Vec<String> = out.iter().map(|(node, why)| format!("{node} is left out: {why}")).collect();
     each.join("; ")
+}
+
+/// `; gn4 takes the place of gn3`; where the ranks close up, how many nodes are left.
+fn swapped(nodes: &Nodes<'_>, moved: &Chosen) -> String {
+    let (before, after) = (nodes.running(), nodes.names(&moved.ranks));
+    if before.len() != after.len() {
+        return format!("; {} nodes are left", after.len());
+    }
+    let pairs = before.iter().zip(&after).filter(|(old, new)| old != new);
+    pairs.map(|(old, new)| format!("; {new} takes the place of {old}")).collect()
 }
 
 /// Prints and records why the program is not started again. Returns the exit code.

@@ -205,6 +205,8 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "fabric",
             "fsutil",
             "gate",
+            "joblog",
+            "launch",
             "model",
             "nhc",
             "node-report",

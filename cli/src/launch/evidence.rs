@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use railgate_launch::NodeSign;
 use railgate_model::Fitness;
-use railgate_runner::Config;
 use railgate_slurm::hostlist::compress;
 use railgate_slurm::{Client, JobRef};
 
@@ -22,13 +21,13 @@ const ASK: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Added to Slurm's own time after which a node is down.
 const MARGIN: Duration = Duration::from_secs(60);
+const RUNNING: &str = "RUNNING";
 /// Slurm's default.
 const SLURMD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Collects it, and waits until Slurm has decided about nodes that do not answer. `waits` is called with them once.
 pub(crate) fn of(
     client: &Client,
-    config: &Config,
     start: &Start<'_>,
     ended: &Ended,
     waits: impl Fn(&[String]),
@@ -38,18 +37,21 @@ pub(crate) fn of(
     if ended.code == 0 {
         return found;
     }
+    let until = Instant::now() + CONTROLLER;
+    let job = start.allocation.job;
+    let state =
+        || client.standings(&[&JobRef::plain(job)]).map(|jobs| jobs.get(&job).map(|job| job.state.clone()));
     if let Some(signal) = ended.stopped {
-        found.stopped = Some(format!("launch received {}", signal.as_str()));
+        // Slurm kills this program some seconds later.
+        let ends = state().ok().flatten().filter(|state| state != RUNNING);
+        found.stopped = Some(ends.map_or_else(|| format!("{signal} received"), |state| ends_as(&state)));
         return found;
     }
-    let until = Instant::now() + CONTROLLER;
-    match answer(until, || client.standings(&[&JobRef::plain(start.allocation.job)])) {
-        Ok(jobs) => {
-            let state = jobs.get(&start.allocation.job).map_or("gone", |job| job.state.as_str());
-            if state != "RUNNING" {
-                found.stopped = Some(format!("Slurm or its owner ends the job ({state})"));
-                return found;
-            }
+    match answer(until, state) {
+        Ok(Some(state)) if state == RUNNING => {}
+        Ok(state) => {
+            found.stopped = Some(ends_as(&state.unwrap_or_else(|| "no longer known".to_owned())));
+            return found;
         }
         Err(why) => return unknown(found, start, &why),
     }
@@ -74,13 +76,17 @@ pub(crate) fn of(
         }
         let latest = *deadline.get_or_insert_with(|| {
             waits(&silent);
-            Instant::now() + slurmd_timeout(client, config) + MARGIN
+            Instant::now() + slurmd_timeout(client) + MARGIN
         });
         if Instant::now() >= latest {
             return found;
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+fn ends_as(state: &str) -> String {
+    format!("Slurm ends the job ({state})")
 }
 
 fn unknown(found: railgate_launch::Ended, start: &Start<'_>, why: &str) -> railgate_launch::Ended {
@@ -107,8 +113,7 @@ fn answer<T>(until: Instant, ask: impl Fn() -> Result<T, railgate_slurm::SlurmEr
 }
 
 /// After this time without an answer Slurm sets a node down.
-fn slurmd_timeout(client: &Client, config: &Config) -> Duration {
-    let _ = config;
+fn slurmd_timeout(client: &Client) -> Duration {
     let seconds = client
         .config()
         .ok()

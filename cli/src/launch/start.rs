@@ -1,10 +1,11 @@
 //! One start of the program: srun, its signals, its end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::SystemTime;
 
@@ -33,12 +34,47 @@ const NOT_INHERITED: [&str; 7] = [
 /// What is started.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
-    /// The program and its arguments.
+    /// The program and its arguments, or a command of srun or mpirun that starts it.
     pub(crate) words: &'a [OsString],
-    /// Options for srun.
-    pub(crate) options: &'a [String],
     /// The signals that are blocked.
     pub(crate) asked: SigSet,
+}
+
+/// What starts the tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Starter {
+    /// The program is one task: srun starts it on each node.
+    Program,
+    /// A command of srun with the user's options.
+    Srun,
+    /// Open MPI starts its own daemons with srun, on the nodes that it is given.
+    Mpirun,
+}
+
+impl Starter {
+    fn of(words: &[OsString]) -> Self {
+        let name = words.first().map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
+        match name {
+            Some("srun") => Starter::Srun,
+            Some("mpirun" | "mpiexec" | "prterun") => Starter::Mpirun,
+            _ => Starter::Program,
+        }
+    }
+}
+
+/// Places the tasks on these nodes in this order. Returns the list of nodes, which must live until srun has ended.
+fn place(srun: &mut Command, ranks: &[Allocated<'_>]) -> anyhow::Result<File> {
+    for name in NOT_INHERITED {
+        srun.env_remove(name);
+    }
+    let mut file = File::from(memfd_create("hostfile", MFdFlags::empty())?);
+    file.write_all(hostfile(ranks)?.as_bytes())?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let tasks: u32 = ranks.iter().map(|rank| rank.tasks).sum();
+    srun.args(["--distribution=arbitrary", "--nodes", &ranks.len().to_string()])
+        .args(["--ntasks", &tasks.to_string()])
+        .env("SLURM_HOSTFILE", path);
+    Ok(file)
 }
 
 /// Where it is started.
@@ -79,45 +115,50 @@ impl Program<'_> {
         let began =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let log = Log::of_own_output();
-        let (mut srun, list) = self.srun(start)?;
-        let child = srun.spawn().context("cannot start srun")?;
+        let (mut command, list) = self.command(start)?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let (status, stopped) = self.wait(child)?;
-        // srun has read it.
+        // The file exists as long as this.
         drop(list);
         let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
         Ok(Ended { code: u8::try_from(code).unwrap_or(1), stopped, began, log })
     }
 
-    fn srun(&self, start: &Start<'_>) -> anyhow::Result<(Command, Option<File>)> {
+    /// The command, and the list of nodes that it reads.
+    fn command(&self, start: &Start<'_>) -> anyhow::Result<(Command, Option<File>)> {
         let Allocation { job, attempt, nodes, tasks, uneven, .. } = start.allocation;
-        let mut srun = Command::new("srun");
-        // A rank that fails would leave the others in a collective that never completes.
-        srun.arg("--kill-on-bad-exit=1");
-        let mut list = None;
-        if start.nodes != nodes && uneven.is_none() {
-            for name in NOT_INHERITED {
-                srun.env_remove(name);
+        let is_part = start.nodes != nodes && uneven.is_none();
+        let ranks: Vec<Allocated<'_>> =
+            start.nodes.iter().map(|name| Allocated { name, tasks: *tasks }).collect();
+        let (mut command, list) = match Starter::of(self.words) {
+            Starter::Mpirun => {
+                let mut mpirun = Command::new(self.words.first().context("no program")?);
+                if is_part {
+                    let slots = start.nodes.iter().map(|node| format!("{node}:{tasks}"));
+                    mpirun.args(["--host", &slots.collect::<Vec<_>>().join(",")]);
+                }
+                mpirun.args(self.words.get(1..).unwrap_or_default());
+                (mpirun, None)
             }
-            let ranks: Vec<Allocated<'_>> =
-                start.nodes.iter().map(|node| Allocated { name: node, tasks: *tasks }).collect();
-            let mut file = File::from(memfd_create("hostfile", MFdFlags::empty())?);
-            file.write_all(hostfile(&ranks)?.as_bytes())?;
-            let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-            srun.args(["--distribution=arbitrary", "--nodes", &start.nodes.len().to_string()])
-                .args(["--ntasks", &(start.nodes.len() * usize::try_from(*tasks)?).to_string()])
-                .env("SLURM_HOSTFILE", path);
-            list = Some(file);
-        }
+            starter => {
+                let own = usize::from(starter == Starter::Srun);
+                let mut srun = Command::new("srun");
+                // A rank that fails would leave the others in a collective that never completes.
+                srun.arg("--kill-on-bad-exit=1");
+                let list = if is_part { Some(place(&mut srun, &ranks)?) } else { None };
+                srun.args(self.words.get(own..).unwrap_or_default());
+                (srun, list)
+            }
+        };
         let port =
             20_000 + (u64::from(*job) * 7 + u64::from(*attempt) + u64::from(start.number) * 1009) % 20_000;
-        srun.args(self.options)
-            .args(self.words)
-            .env("RAILGATE_START", start.number.to_string())
-            .env("MASTER_PORT", port.to_string());
+        command.env("RAILGATE_START", start.number.to_string()).env("MASTER_PORT", port.to_string());
         if let Some(first) = start.nodes.first() {
-            srun.env("MASTER_ADDR", first);
+            command.env("MASTER_ADDR", first);
         }
-        Ok((srun, list))
+        Ok((command, list))
     }
 
     fn wait(&self, mut srun: Child) -> anyhow::Result<(ExitStatus, Option<Signal>)> {
@@ -139,5 +180,19 @@ impl Program<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_of_srun_and_mpirun_are_recognized() {
+        let of = |words: &[&str]| Starter::of(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&["srun", "--label", "python", "train.py"]), Starter::Srun);
+        assert_eq!(of(&["/opt/slurm/bin/srun", "a"]), Starter::Srun);
+        assert_eq!(of(&["mpirun", "-np", "16", "a"]), Starter::Mpirun);
+        assert_eq!(of(&["python", "srun"]), Starter::Program);
     }
 }

@@ -280,3 +280,41 @@ pub(crate) fn preflight(stage: &mut Stage) {
         stage.unset(name);
     }
 }
+
+pub(crate) fn launch(stage: &mut Stage) {
+    let text = hostile();
+    stage.env("SLURM_JOB_ID", &text);
+    stage.shows(&["launch", "--", "program"]);
+    stage.env("SLURM_JOB_ID", "7");
+    stage.env("SLURM_JOB_NODELIST", &text);
+    stage.shows(&["launch", "--", "program"]);
+    stage.env("SLURM_JOB_NODELIST", "gn[1-2]");
+    stage.env("SLURM_NTASKS", "3");
+    stage.env("SLURM_TASKS_PER_NODE", &text);
+    stage.shows(&["launch", "--spares", "1", "--", "program"]);
+    stage.unset("SLURM_NTASKS");
+    // A step that fails, a node that is down, and one whose check prints hostile text.
+    stage.program(
+        "squeue",
+        "printf '%-12s%-24s%-12s%-20s%-20s%-20s\\n' 7 RUNNING 0 2026-01-01T00:00:00 2026-01-01T00:00:00 2027-01-01T00:00:00",
+    );
+    let nodes = format!(
+        "cat <<'END'\nNodeName=gn1 State=DOWN Partitions=x Reason={text} [root@2026-01-01T00:00:00]\nNodeName=gn2 State=IDLE Partitions=x\nEND"
+    );
+    stage.program(
+        "scontrol",
+        &format!("case \"$*\" in *topology*) cat <<'END'\n{text}\nEND\n;; *) {nodes}\n;; esac"),
+    );
+    let answer = serde_json::json!({ "node": "gn2", "check": null, "why": text });
+    stage.write("answer", format!("{answer}\n{text}\n"));
+    let answer = stage.path("answer");
+    stage.program(
+        "srun",
+        &format!("case \"$*\" in *--on-node*) cat '{}' ;; *) exit 3 ;; esac", answer.display()),
+    );
+    stage.shows(&["launch", "--", "program"]);
+    stage.run(&["launch", "--on-node", "0"]);
+    for name in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"] {
+        stage.unset(name);
+    }
+}

@@ -46,6 +46,7 @@ const CASES: &[Case] = &[
     case("import nhc", &["absent"], files::import),
     case("nodes", &[], state::nodes),
     case("pause", &[], state::pause),
+    case("launch", &[], jobs::launch),
     case("preflight", &[], jobs::preflight),
     case("profile record", &["--id", "mine", "--simulate", "h100-sxm"], machines::snapshots),
     case("rails", &["--simulate", "h100-sxm"], files::topology),
@@ -133,6 +134,7 @@ inputs! {
     the_answer_about_a_job_of_which_every_text_is_hostile: jobs::why;
     a_load_that_prints_hostile_text: jobs::calibrate;
     a_job_with_a_hostile_environment: jobs::stand_aside;
+    nodes_of_a_launch_that_print_hostile_text: jobs::launch;
     tasks_of_a_preflight_that_print_hostile_text: jobs::preflight;
     hostile_answers_of_slurm_to_doctor: state::doctor;
     hostile_answers_of_slurm_and_a_hostile_ledger: state::explain;

@@ -158,7 +158,7 @@ mod tests {
     fn a_program_that_fails_on_fit_nodes_is_not_started_again() {
         let left = Left { restarts: 9, unknown: 9 };
         for code in [1, 137, 139, 255] {
-            assert_eq!(next(&ended(code, &[NodeSign::Fit; 2]), left), Next::End(End::Program));
+            assert_eq!(next(&ended(code, &[NodeSign::Fit, NodeSign::Fit]), left), Next::End(End::Program));
         }
     }
 

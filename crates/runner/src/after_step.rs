@@ -1,11 +1,11 @@
 //! Root's check of the node after a failed step of `railgate launch`.
 //!
-//! Users start steps as they like, so that one check runs at a time, and a job gets one in [`INTERVAL`].
+//! Users start steps as they like, so that one check runs at a time, and a job waits for its next one.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use railgate_fsutil::FileLock;
-use railgate_model::{Fitness, Phase};
+use railgate_model::Phase;
 use railgate_rundir::{Root, RunDir, StepCheck};
 use railgate_slurm::Env;
 
@@ -17,7 +17,8 @@ use crate::{Config, Places};
 const ALL: Duration = Duration::from_secs(10);
 /// Time for the readings, so that some is left for a drain.
 const CHECK: Duration = Duration::from_secs(6);
-const INTERVAL: Duration = Duration::from_secs(5);
+/// Shortest time between two checks for a job.
+const INTERVAL: Duration = Duration::from_secs(3);
 /// In the directory of runs.
 const LOCK: &str = "step-check.lock";
 
@@ -34,16 +35,9 @@ pub fn check_after_step(
 ) -> Result<StepCheck, String> {
     let until = Instant::now() + ALL;
     let run = Root::new(&places.run).job(job).current(job).map_err(|why| why.to_string())?;
+    std::thread::sleep(until_next(&run));
     let lock = places.run.join(LOCK);
     let _one = FileLock::take(&lock, CHECK).map_err(|why| format!("{}: {why}", lock.display()))?;
-    let keep = |check: StepCheck| match check.write(&run) {
-        Ok(()) => Ok(check),
-        Err(why) => Err(format!("the result is not written: {why}")),
-    };
-    if is_recent(&run) {
-        let why = format!("checked less than {} s before", INTERVAL.as_secs());
-        return keep(StepCheck::new(start, Some(Fitness::Unknown), why));
-    }
     let mut config = config.clone();
     config.gate.deadline =
         config.gate.deadline.min(CHECK).min(until.saturating_duration_since(Instant::now()));
@@ -52,12 +46,38 @@ pub fn check_after_step(
     let cause = check_run.verdict.cause();
     let why = cause.map(|cause| format!("{}: {}", cause.subject(), cause.what)).unwrap_or_default();
     // The job need not wait for slurmctld.
-    let kept = keep(StepCheck::new(start, Some(check_run.verdict.fitness), why));
+    let check = StepCheck::new(start, Some(check_run.verdict.fitness), why);
+    let kept = check.write(&run).map_err(|why| format!("the result is not written: {why}"));
     drain_at(desk(&config, places, env).until(until), &config, places, &check_run, &[]);
-    kept
+    kept.map(|()| check)
 }
 
-fn is_recent(run: &RunDir) -> bool {
-    let recent = |time: SystemTime| time.elapsed().is_ok_and(|age| age < INTERVAL);
-    StepCheck::written(run).is_some_and(recent)
+fn until_next(run: &RunDir) -> Duration {
+    let age = |time: SystemTime| time.elapsed().unwrap_or_default();
+    StepCheck::written(run).map_or(Duration::ZERO, |time| INTERVAL.saturating_sub(age(time)))
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_rundir::Run;
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_for_its_next_check() {
+        let place = tempfile::tempdir().unwrap();
+        let run = Root::new(place.path()).job(7).create(&Run::new(7, 0, 1_800_000_000)).unwrap();
+        assert_eq!(until_next(&run), Duration::ZERO);
+        StepCheck::new(0, None, String::new()).write(&run).unwrap();
+        let wait = until_next(&run);
+        assert!(!wait.is_zero() && wait <= INTERVAL, "{wait:?}");
+        let old = SystemTime::now() - INTERVAL;
+        std::fs::File::options()
+            .write(true)
+            .open(run.file("step-check.json"))
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+        assert_eq!(until_next(&run), Duration::ZERO);
+    }
 }

@@ -131,3 +131,90 @@ fn a_program_that_fails_on_fit_nodes_is_not_started_again() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn two_faults_use_two_spares_and_a_third_ends_the_job() -> Result<()> {
+    Builder::new(4).test(|cluster| {
+        let job = launch(cluster, &["-N4"], "--spares 2")?;
+        for (start, node, rank) in [(0, "gn1", 0), (1, "gn2", 1), (2, "gn3", 0)] {
+            begun(cluster, start, 2)?;
+            // The batch host's own GPUs as well: the script goes on there.
+            cluster.hardware(node)?.inject("gpu-lost@3")?;
+            does(cluster, rank, start, "exit 1")?;
+            go(cluster, start)?;
+        }
+        ended(cluster, job, "FAILED")?;
+        let log = log(cluster);
+        let ran: Vec<_> = (0..3).map(|start| places(&log, start)).collect();
+        assert_eq!(ran, [on(&["gn1", "gn2"]), on(&["gn3", "gn2"]), on(&["gn3", "gn4"])], "{log}");
+        assert!(log.contains("gn3 is left out: gpu-lost@3: ") && log.contains("no spare is left"), "{log}");
+        let report = cluster.alice().run(&["railgate", "report", &job.to_string()])?.ok()?;
+        assert!(
+            report.contains("start 1 at ") && report.contains("2 restarts inside the allocation"),
+            "{report}"
+        );
+        std::fs::write("/tmp/launch4.txt", format!("{log}\n{report}"))?;
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_job_that_slurm_or_its_owner_ends_is_not_started_again() -> Result<()> {
+    Builder::new(2).test(|cluster| {
+        for (limit, state) in [("10", "CANCELLED"), ("1", "TIMEOUT")] {
+            cluster.root().run(&["sh", "-c", "rm -f /shared/begun.* /home/rgalice/log"])?.ok()?;
+            let job = launch(cluster, &["-N2", "-t", limit], "--spares 1 --retry-unknown 3")?;
+            begun(cluster, 0, 1)?;
+            if state == "CANCELLED" {
+                cluster.alice().run(&["scancel", &job.to_string()])?.ok()?;
+            }
+            cluster.wait_job(job, &[state], 4 * MINUTE).with_context(|| log(cluster))?;
+            let log = log(cluster);
+            assert!(!log.contains("start 1 on") && places(&log, 1).is_empty(), "{state}: {log}");
+            assert!(log.contains("Slurm ends the job ("), "{state}: {log}");
+            std::fs::write(format!("/tmp/launch5-{state}.txt"), &log)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_program_may_continue_on_fewer_nodes() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        let job = launch(cluster, &["-N3"], "--min-nodes 2")?;
+        begun(cluster, 0, 3)?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        does(cluster, 1, 0, "exit 1")?;
+        go(cluster, 0)?;
+        begun(cluster, 1, 2)?;
+        go(cluster, 1)?;
+        ended(cluster, job, "COMPLETED")?;
+        let log = log(cluster);
+        assert_eq!(places(&log, 1), on(&["gn1", "gn3"]), "{log}");
+        assert!(log.contains("; 2 nodes are left; 2 of 3 restarts left"), "{log}");
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_fault_is_judged_once_slurmctld_answers_again() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        let job = launch(cluster, &["-N3"], "--spares 1")?;
+        begun(cluster, 0, 2)?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        cluster.stop_slurmctld()?;
+        does(cluster, 1, 0, "exit 1")?;
+        go(cluster, 0)?;
+        poll::until(2 * MINUTE, "a message", || Ok(log(cluster).contains("trying again for").then_some(())))?;
+        cluster.start_slurmctld()?;
+        begun(cluster, 1, 2)?;
+        go(cluster, 1)?;
+        ended(cluster, job, "COMPLETED")?;
+        assert_eq!(places(&log(cluster), 1), on(&["gn1", "gn3"]), "{}", log(cluster));
+        Ok(())
+    })
+}

@@ -87,7 +87,7 @@ const CASES: &[Case] = &[
             plant(
                 stage,
                 "for n in 0 1 batch 7; do ln -sf /etc/shadow env.$n; done; ln -s / env.8; ln -s /dev/zero env.9\n\
-                 ln -s /etc ranks; ln -s /home/rgalice app; ln -sf /etc/shadow nccl.env; ln -s /etc/shadow report.json; srun -n1 true",
+                 ln -s /etc ranks; ln -s /home/rgalice app; ln -sf /etc/shadow nccl.env; ln -s /etc/shadow report.json; ln -s /etc/shadow launch.json; srun -n1 true",
             )
         },
     },
@@ -97,7 +97,7 @@ const CASES: &[Case] = &[
         run: |stage| {
             plant(
                 stage,
-                "rm -f nccl.env; mkfifo env.0 env.1 env.7 nccl.env; mkdir ranks app; mkfifo ranks/1 ranks/mode app/1; srun -n1 true",
+                "rm -f nccl.env; mkfifo env.0 env.1 env.7 nccl.env launch.json; mkdir ranks app; mkfifo ranks/1 ranks/mode app/1; srun -n1 true",
             )
         },
     },
@@ -107,7 +107,7 @@ const CASES: &[Case] = &[
         run: |stage| {
             plant(
                 stage,
-                "rm -f nccl.env; mkdir -p env.0/a env.1/b nccl.env/c; echo x > ranks; echo x > app; srun -n1 true",
+                "rm -f nccl.env; mkdir -p env.0/a env.1/b nccl.env/c launch.json; echo x > ranks; echo x > app; srun -n1 true",
             )
         },
     },
@@ -132,7 +132,10 @@ const CASES: &[Case] = &[
         id: "user-sparse-files",
         does: "files of 1 TB without content, as step notes, rank files and application reports",
         run: |stage| {
-            plant(stage, "mkdir ranks app; truncate -s 1T env.0 env.1 ranks/1 app/1 nccl.env; srun -n1 true")
+            plant(
+                stage,
+                "mkdir ranks app; truncate -s 1T env.0 env.1 ranks/1 app/1 nccl.env launch.json; srun -n1 true",
+            )
         },
     },
     Case {
