@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use railgate_model::{JobGpus, Net};
 use railgate_rails::{
-    JobShape, NcclVersion, View, env, environment, explain, net, rail_map, table, topology,
+    JobShape, NcclVersion, View, env, environment, explain, net, not_set, rail_map, table, topology,
 };
 use railgate_text::Lines;
 
@@ -93,10 +93,11 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     };
     let net = args.net.unwrap_or_else(|| net(&config.rails, &map, &seen.snapshot));
     let settings = environment(&map, &seen.snapshot, &config.rails, &shape);
+    let left_out = not_set(&map, &seen.snapshot, &config.rails, &shape);
     match args.format {
         Show::Table => output::text(&table(&map))?,
-        Show::Json => output::json(&View::new(&seen.snapshot.node, &map, &settings))?,
-        Show::Env if args.explain => output::text(&explain(&settings, net, args.nccl))?,
+        Show::Json => output::json(&View::new(&seen.snapshot.node, &map, &settings, &left_out))?,
+        Show::Env if args.explain => output::text(&explain(&settings, &left_out, net, args.nccl))?,
         Show::Env => output::text(&env(&settings, net, args.nccl))?,
         Show::Xml => output::text(&Lines::kept(&topology(&map, &seen.snapshot)?))?,
     }

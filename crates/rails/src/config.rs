@@ -46,6 +46,10 @@ pub struct RailsConfig {
     pub gdr_level: Option<String>,
     /// The ports of one card are on different rails, so NCCL must not merge them.
     pub split_ports: bool,
+    /// Whether NCCL moves the traffic of a failed port to the other port of its card, where it can.
+    pub port_failover: bool,
+    /// Whether NCCL uses a port again that returns, where it can; needs `port_failover`.
+    pub port_recovery: bool,
     /// InfiniBand service level, 0 to 15. Has no effect on RoCE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_level: Option<u32>,
@@ -147,6 +151,8 @@ impl Default for RailsConfig {
             watchdog: WATCHDOG,
             gdr_level: None,
             split_ports: false,
+            port_failover: false,
+            port_recovery: false,
             service_level: None,
             queue_pairs: None,
             cross_nic: None,
@@ -227,7 +233,7 @@ impl RailsConfig {
     }
 
     /// Time for which NCCL waits for a peer that does not respond, with the site's values or NCCL's defaults.
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         let timeout = self.ib_timeout.unwrap_or(IB_TIMEOUT).min(31);
         let retries = self.ib_retries.unwrap_or(IB_RETRIES);
         Duration::from_nanos(4096).saturating_mul(1 << timeout).saturating_mul(retries)

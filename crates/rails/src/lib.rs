@@ -32,6 +32,6 @@ pub use nccl_range::{BadNcclRange, NcclRange};
 pub use nccl_version::{BadNcclVersion, NcclVersion};
 pub use net::net;
 pub use render::{View, effective, env, explain, table};
-pub use rules::{RULES, Rule};
+pub use rules::{NotSet, RULES, Rule, not_set};
 pub use site_rule::{Layer, Nodes, Share, SiteRule};
 pub use topology::{NoTopology, topology, topology_needed, topology_wanted, topology_xml};

@@ -3,7 +3,7 @@ use railgate_text::{Lines, put};
 use serde::Serialize;
 
 use crate::folklore::{FOLKLORE, Folklore};
-use crate::{NcclRange, NcclVersion};
+use crate::{NcclRange, NcclVersion, NotSet};
 
 /// The output of `railgate rails --format json`.
 #[derive(Clone, Debug, Serialize)]
@@ -16,14 +16,16 @@ pub struct View<'a> {
     pub rail_map: &'a RailMap,
     /// Settings for the tasks of a job.
     pub settings: &'a [Setting],
+    /// What the site asks for and this node does not allow.
+    pub not_set: &'a [NotSet],
     /// Variables that railgate never sets, with the reasons.
     pub folklore: &'a [Folklore],
 }
 
 impl<'a> View<'a> {
     /// Combines map and environment.
-    pub fn new(node: &'a str, rail_map: &'a RailMap, settings: &'a [Setting]) -> Self {
-        View { schema: 1, node, rail_map, settings, folklore: FOLKLORE }
+    pub fn new(node: &'a str, rail_map: &'a RailMap, settings: &'a [Setting], not_set: &'a [NotSet]) -> Self {
+        View { schema: 1, node, rail_map, settings, not_set, folklore: FOLKLORE }
     }
 }
 
@@ -138,7 +140,7 @@ pub fn env(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Line
 }
 
 /// As [`env()`], with comments on each variable's reason, rule and source, and on variables that are not set.
-pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> Lines {
+pub fn explain(settings: &[Setting], not_set: &[NotSet], net: Net, release: Option<NcclVersion>) -> Lines {
     let mut text = Lines::new();
     let mut about = |setting: &Setting, lead: &str| {
         let force = if setting.force { "; overrides the user's own value" } else { "" };
@@ -164,6 +166,13 @@ pub fn explain(settings: &[Setting], net: Net, release: Option<NcclVersion>) -> 
     }
     for setting in others {
         put!(text, "# {}={} ({})", setting.name, quoted(&setting.value), condition(setting));
+    }
+    if !not_set.is_empty() {
+        text.blank();
+        put!(text, "# Configured, but not set on this node:");
+    }
+    for row in not_set {
+        put!(text, "# {} ({}): {}", row.variable, row.key, row.why);
     }
     text.blank();
     put!(text, "# Never set by railgate:");
@@ -219,7 +228,7 @@ fn state_word(state: &Reading<PortState>) -> String {
 mod tests {
     use super::*;
     use crate::testing::{machine, profile};
-    use crate::{JobShape, RailsConfig, environment, rail_map};
+    use crate::{JobShape, RailsConfig, environment, not_set, rail_map};
 
     #[test]
     fn the_table_has_a_row_for_each_gpu_without_control_characters() {
@@ -247,9 +256,27 @@ mod tests {
         let text = env(&settings, Net::Ib, None);
         assert!(text.contains("NCCL_IB_HCA==mlx5_0:1,"));
         assert!(text.contains("NCCL_X='it'\\''s two words'\n"));
-        let explained = explain(&settings, Net::Ib, None);
+        let explained = explain(&settings, &[], Net::Ib, None);
         assert!(explained.lines().all(|line| line.is_empty() || line.starts_with('#') || line.contains('=')));
         assert!(explained.contains("# NCCL_ALGO ("));
+    }
+
+    #[test]
+    fn what_the_node_does_not_allow_is_shown_with_its_reason() {
+        let snapshot = machine();
+        let map = rail_map(&snapshot, &profile());
+        let config = RailsConfig { port_failover: true, ..RailsConfig::default() };
+        let shape = JobShape::default();
+        let settings = environment(&map, &snapshot, &config, &shape);
+        let explained = explain(&settings, &not_set(&map, &snapshot, &config, &shape), Net::Ib, None);
+        assert!(
+            explained.contains(
+                "\n# Configured, but not set on this node:\n# NCCL_IB_RESILIENCY_PORT_FAILOVER (rails.port_failover): \
+                 mlx5_0:1 has no second port on its card"
+            ),
+            "{explained}"
+        );
+        assert!(!explain(&settings, &[], Net::Ib, None).contains("Configured"));
     }
 
     #[test]
@@ -257,7 +284,7 @@ mod tests {
         let snapshot = machine();
         let map = rail_map(&snapshot, &profile());
         let settings = environment(&map, &snapshot, &RailsConfig::default(), &JobShape::default());
-        let view = serde_json::to_value(View::new("n1", &map, &settings)).unwrap();
+        let view = serde_json::to_value(View::new("n1", &map, &settings, &[])).unwrap();
         assert_eq!(view["schema"], 1);
         assert_eq!(view["rail_map"]["rails"][2]["hca"], "mlx5_2");
         assert_eq!(view["rail_map"]["gpus"][2]["distance"], "PIX");
@@ -297,8 +324,8 @@ mod tests {
             assert!(told(release, Net::Ib).contains("NCCL_IB_HCA==mlx5_0:1,"), "{release}");
         }
         assert!(!told("2.30.7", Net::Ofi).contains("NCCL_IB_HCA"));
-        let explained = explain(&settings, Net::Ofi, None);
+        let explained = explain(&settings, &[], Net::Ofi, None);
         assert!(explained.contains("# Left to the network plugin (ofi):\n# NCCL_IB_HCA="), "{explained}");
-        assert!(explain(&settings, Net::Ib, None).contains("#   only:   net ib or sharp\n"));
+        assert!(explain(&settings, &[], Net::Ib, None).contains("#   only:   net ib or sharp\n"));
     }
 }

@@ -1,5 +1,6 @@
 //! The variables that railgate sets, with condition and reason: one row each.
 
+mod healing;
 mod ports;
 
 use railgate_model::{JobGpus, LinkLayer, Net, RailMap, Reading, Snapshot};
@@ -11,6 +12,7 @@ use crate::job_shape::JobShape;
 use crate::topology::topology_needed;
 use crate::{NcclRange, NcclVersion};
 
+pub use healing::{NotSet, not_set};
 use ports::{card, ports};
 
 /// The input of a rule.
@@ -75,6 +77,10 @@ const VERBS: &[Net] = &[Net::Ib, Net::Sharp];
 const OWN: &[Net] = &[Net::Ib];
 /// First tagged release with rail numbers in `NCCL_IB_HCA`.
 const RAIL_NUMBERS: NcclVersion = NcclVersion::new(2, 30, 7);
+/// First tagged releases of port failover, and of the return to a port.
+const PORT_FAILOVER: NcclVersion = NcclVersion::new(2, 29, 7);
+/// See [`PORT_FAILOVER`].
+const PORT_RECOVERY: NcclVersion = NcclVersion::new(2, 30, 3);
 
 /// Defaults of a row: every release, every network plugin, all jobs.
 const ANY: Rule = Rule {
@@ -259,6 +265,34 @@ pub static RULES: &[Rule] = &[
         source: "NCCL user guide, NCCL_IB_RETRY_CNT (default 7, which is the most)",
         nets: VERBS,
         value: |context| number(context.config.ib_retries, !context.map.rails.is_empty()),
+        ..ANY
+    },
+    Rule {
+        id: "port-failover",
+        variable: "NCCL_IB_RESILIENCY_PORT_FAILOVER",
+        when: "[rails] port_failover, and each of the job's ports has a second one on its card, with the same link layer",
+        why: "when a port fails, NCCL moves its traffic to the other port of the merged device and the job goes on with less \
+              bandwidth. It moves after all retries (NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT), only after an error that they end \
+              with, and only if one port of the device failed",
+        source: "NCCL src/transport/net_ib/p2p_resiliency.cc, from 2.29.7 on (default 0, not in the user guide); NVIDIA/nccl#2192 \
+                 (a device of one port cannot fail over; some channels use single ports where NICs are merged by hand)",
+        nccl: NcclRange::since(PORT_FAILOVER),
+        nets: OWN,
+        value: healing::failover,
+        ..ANY
+    },
+    Rule {
+        id: "port-recovery",
+        variable: "NCCL_IB_RESILIENCY_PORT_RECOVERY",
+        when: "[rails] port_recovery, where port_failover is set, and every rail is InfiniBand",
+        why: "a port that returns carries traffic again. NCCL tries five times (NCCL_IB_RESILIENCY_PORT_RECOVERY_ATTEMPTS_MAX), \
+              some 20 s in all; a port that is down for longer stays unused until the job starts again",
+        source: "NCCL src/transport/net_ib/p2p_resiliency_recovery.cc, from 2.30.3 on (default 0, not in the user guide); \
+                 NVIDIA/nccl PR #2183 (RoCE: the GID's index is not read again), #2157, #2323 (limit of attempts)",
+        nccl: NcclRange::since(PORT_RECOVERY),
+        nets: OWN,
+        with: Some("NCCL_IB_RESILIENCY_PORT_FAILOVER"),
+        value: healing::recovery,
         ..ANY
     },
     Rule {

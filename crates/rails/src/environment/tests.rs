@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
+
 use railgate_model::{Allocation, GpuId, GpuInventory, KnownGpu, Net, Part, Port, PortState};
 
 use super::*;
 
 use crate::testing::{flat_machine, machine, profile, wired_profile};
-use crate::{Layer, Nodes, Share, SiteRule, TopologyFile, UserProfile, folklore, rail_map};
+use crate::{Layer, Nodes, Share, SiteRule, TopologyFile, UserProfile, folklore, not_set, rail_map};
 
 fn value<'a>(settings: &'a [Setting], name: &str) -> Option<&'a str> {
     settings.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str())
@@ -115,13 +117,7 @@ fn values_that_the_format_cannot_hold_are_left_out() {
 
 #[test]
 fn a_job_gets_both_ports_of_the_card_near_its_gpu() {
-    let mut snapshot = machine();
-    if let Part::Read { data, .. } = &mut snapshot.fabric {
-        for hca in &mut data.hcas {
-            let second = Port { number: 2, ..hca.ports[0].clone() };
-            hca.ports.push(second);
-        }
-    }
+    let snapshot = dual();
     let map = rail_map(&snapshot, None);
     let of = |gpus: &[u32]| {
         let shape = JobShape { gpus: JobGpus::these(gpus.to_vec()), ..JobShape::default() };
@@ -259,13 +255,7 @@ fn no_rule_sets_a_folklore_variable() {
 }
 
 fn roce() -> Snapshot {
-    let mut snapshot = machine();
-    if let Part::Read { data, .. } = &mut snapshot.fabric {
-        for port in data.hcas.iter_mut().flat_map(|hca| &mut hca.ports) {
-            port.link_layer = Reading::Known(LinkLayer::Ethernet);
-        }
-    }
-    snapshot
+    ethernet(machine())
 }
 
 /// The setting of a rule, under any name.
@@ -317,6 +307,78 @@ fn fabric_settings_of_the_site_are_set_only_where_they_have_an_effect() {
         data.hcas[0].ports.push(second);
     }
     assert_eq!(merged(&dual).as_deref(), Some("LOC"));
+}
+
+/// Each card has two ports.
+fn dual() -> Snapshot {
+    let mut snapshot = machine();
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        for hca in &mut data.hcas {
+            let second = Port { number: 2, ..hca.ports[0].clone() };
+            hca.ports.push(second);
+        }
+    }
+    snapshot
+}
+
+fn ethernet(mut snapshot: Snapshot) -> Snapshot {
+    if let Part::Read { data, .. } = &mut snapshot.fabric {
+        for port in data.hcas.iter_mut().flat_map(|hca| &mut hca.ports) {
+            port.link_layer = Reading::Known(LinkLayer::Ethernet);
+        }
+    }
+    snapshot
+}
+
+#[test]
+fn nccls_own_failover_needs_a_second_port_and_recovery_infiniband() {
+    let healing = RailsConfig { port_failover: true, port_recovery: true, ..RailsConfig::default() };
+    let shape = JobShape { env_plugin: Some("/lib/e.so".into()), ..JobShape::default() };
+    let given = |snapshot: &Snapshot, config: &RailsConfig| {
+        let map = rail_map(snapshot, None);
+        let settings = environment(&map, snapshot, config, &shape);
+        let set = |name: &str| value(&settings, &format!("NCCL_IB_RESILIENCY_PORT_{name}")) == Some("1");
+        let not: Vec<String> =
+            not_set(&map, snapshot, config, &shape).into_iter().map(|row| row.why).collect();
+        (set("FAILOVER"), set("RECOVERY"), not)
+    };
+    let off = (false, false, Vec::new());
+    assert_eq!(given(&dual(), &RailsConfig::default()), off, "never without the site's word");
+    assert_eq!(given(&dual(), &healing), (true, true, Vec::new()));
+    let only = RailsConfig { port_recovery: false, ..healing.clone() };
+    assert_eq!(given(&dual(), &only), (true, false, Vec::new()));
+    let none = |snapshot: &Snapshot, config: &RailsConfig, why: &str| {
+        let (failover, recovery, not) = given(snapshot, config);
+        assert!(!failover && !recovery, "{why}");
+        assert!(not.len() == 2 && not[0].contains(why), "{why}: {not:?}");
+    };
+    none(&machine(), &healing, "mlx5_0:1 has no second port on its card");
+    none(&dual(), &RailsConfig { split_ports: true, ..healing.clone() }, "rails.split_ports");
+    let set = |name: &str, value: &str| RailsConfig {
+        set: BTreeMap::from([(name.to_owned(), value.to_owned())]),
+        ..healing.clone()
+    };
+    none(&dual(), &set("NCCL_IB_MERGE_NICS", "0"), "NCCL_IB_MERGE_NICS=0");
+    none(&dual(), &set("NCCL_NET_MERGE_LEVEL", "LOC"), "NCCL_NET_MERGE_LEVEL=LOC");
+    let watchdog = RailsConfig { watchdog: std::time::Duration::from_secs(20), ..healing.clone() };
+    none(&dual(), &watchdog, "after 30 s, the framework's watchdog ends the job after 20 s");
+    let mut one_down = dual();
+    if let Part::Read { data, .. } = &mut one_down.fabric {
+        data.hcas[2].ports[1].state = Reading::Known(railgate_model::PortState::Down);
+    }
+    none(&one_down, &healing, "mlx5_2:1 has no second port on its card");
+    let (failover, recovery, not) = given(&ethernet(dual()), &healing);
+    assert!(failover && !recovery && not.len() == 1 && not[0].contains("RoCE"), "{not:?}");
+    let alone = RailsConfig { port_failover: false, ..healing.clone() };
+    assert_eq!(given(&dual(), &alone), (false, false, vec!["it needs rails.port_failover".to_owned()]));
+
+    let map = rail_map(&dual(), None);
+    let settings = environment(&map, &dual(), &healing, &shape);
+    let rule = |id: &str| by_rule(&settings, id).unwrap();
+    assert_eq!(rule("port-failover").nccl.as_deref(), Some(">=2.29.7"));
+    assert_eq!(rule("port-recovery").nccl.as_deref(), Some(">=2.30.3"));
+    assert_eq!(rule("port-recovery").nets, [Net::Ib]);
+    assert_eq!(rule("port-recovery").with.as_deref(), Some("NCCL_IB_RESILIENCY_PORT_FAILOVER"));
 }
 
 #[test]
