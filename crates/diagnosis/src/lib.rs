@@ -37,6 +37,8 @@ pub const HANG: &str = rules::hang::RULE.id;
 pub const KILLED_RANK: &str = rules::killed_rank::RULE.id;
 /// Id of the rule that finds a rail with less traffic than the others.
 pub const RAIL_IMBALANCE: &str = rules::rail_imbalance::RULE.id;
+/// Id of the rule that finds a rail that stopped while the others carried traffic.
+pub const DEGRADED_RAIL: &str = rules::degraded_rail::RULE.id;
 
 /// Interpretation of the figures of one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

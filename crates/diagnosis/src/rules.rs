@@ -3,6 +3,7 @@
 use super::register::register;
 
 mod cpu_contention;
+pub(crate) mod degraded_rail;
 pub(super) mod hang;
 mod host_bound;
 pub(crate) mod idle_gpus;
@@ -36,6 +37,7 @@ register! {
     pauses,
     memory_bound,
     launch_bound,
+    degraded_rail,
     rail_imbalance,
     idle_gpus,
     host_bound,

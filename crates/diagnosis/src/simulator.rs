@@ -18,8 +18,8 @@ use railgate_node_report::application::{
 };
 use railgate_node_report::comm::{Collective, Communication, Communicator, LastOp, Pause, Pauses, RankTime};
 use railgate_node_report::usage::{
-    Calibration, Coverage, GpuUsage, HardwareFlop, HostUsage, IdleTime, PeakUsed, RailUsage, SamplerCost,
-    Spread, Throttled, Usage,
+    Calibration, Coverage, GpuUsage, HardwareFlop, HostUsage, IdleTime, PeakUsed, QuietTime, RailQuiet,
+    RailUsage, SamplerCost, Spread, Throttled, Usage,
 };
 use railgate_node_report::{Exit, NodeReport};
 
@@ -45,6 +45,8 @@ pub enum Plant {
     Killed,
     Hang,
     SlowRail,
+    /// A rail carries nothing from the middle of the run on.
+    StoppedRail,
     /// A GPU that the job holds and no rank uses.
     UnusedGpu,
     /// A notebook that computed for some minutes and sleeps.
@@ -60,7 +62,7 @@ impl Plant {
     }
 }
 
-pub const PLANTS: [(Plant, &str, &str); 16] = [
+pub const PLANTS: [(Plant, &str, &str); 17] = [
     (Plant::Healthy, "nothing", ""),
     (Plant::Sleeps, "a rank sleeps in every step", "sleeping-rank"),
     (Plant::Pauses, "a rank pauses every 20 steps", "pausing-rank"),
@@ -74,6 +76,7 @@ pub const PLANTS: [(Plant, &str, &str); 16] = [
     (Plant::Killed, "a killed rank", "killed-rank"),
     (Plant::Hang, "a hang in one collective", "hang"),
     (Plant::SlowRail, "a rail that carries little", "rail-imbalance"),
+    (Plant::StoppedRail, "a rail that stops", "degraded-rail"),
     (Plant::UnusedGpu, "a GPU that no rank uses", "idle-gpus"),
     (Plant::Asleep, "a notebook asleep", "idle-gpus"),
     (Plant::LowUse, "GPUs busy 7 % of the time", "idle-gpus"),
@@ -500,6 +503,34 @@ fn unused_gpu(planted: Planted<'_>, run: &Run, node: u32) -> Option<GpuUsage> {
     here.then(|| gpu(PER_NODE, &rank, run, false))
 }
 
+/// A rail of 40 GB/s, unless a fault is planted in it.
+fn rail(number: u32, node: u32, planted: Planted<'_>, seconds: f64) -> RailUsage {
+    let has = |plant: Plant, odd: (u32, u32)| planted.contains(&plant) && (node, number) == odd;
+    let stops = has(Plant::StoppedRail, (0, 3));
+    let slow = has(Plant::SlowRail, (1, 2));
+    let rate = if slow { 3e9 } else { 2e10 } * if stops { 0.5 } else { 1.0 };
+    let longest = stops.then(|| QuietTime {
+        start: millis(0.5 * seconds),
+        end: None,
+        seconds: 0.5 * seconds,
+        others_bytes_s: 4e10,
+        before_s: 0.5 * seconds,
+        before_bytes_s: 4e10,
+    });
+    RailUsage {
+        hca: format!("mlx5_{number}"),
+        port: 1,
+        rail: Some(number as usize),
+        tx_bytes_s: flat(rate, seconds),
+        rx_bytes_s: flat(rate, seconds),
+        errors: Reading::Known(0),
+        retransmits: Reading::Known(0),
+        congestion_marks: Reading::Known(0),
+        xmit_wait_s: flat(0.0, seconds),
+        quiet: Reading::Known(RailQuiet { over_s: seconds, longest }),
+    }
+}
+
 fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
     let seconds = run.seconds;
     (0..NODES)
@@ -517,23 +548,7 @@ fn nodes(planted: Planted<'_>, run: &Run, heard: Heard) -> Vec<NodeReport> {
             };
             let mut report = NodeReport::new("alpha", format!("n{node}"), job, 0, START);
             let own = (0..RANKS).zip(&run.ranks).filter(|(number, _)| number / PER_NODE == node);
-            let rail = |rail: u32| RailUsage {
-                hca: format!("mlx5_{rail}"),
-                port: 1,
-                rail: Some(rail as usize),
-                tx_bytes_s: flat(
-                    if planted.contains(&Plant::SlowRail) && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
-                    seconds,
-                ),
-                rx_bytes_s: flat(
-                    if planted.contains(&Plant::SlowRail) && (node, rail) == (1, 2) { 3e9 } else { 2e10 },
-                    seconds,
-                ),
-                errors: Reading::Known(0),
-                retransmits: Reading::Known(0),
-                congestion_marks: Reading::Known(0),
-                xmit_wait_s: flat(0.0, seconds),
-            };
+            let rail = |number: u32| rail(number, node, planted, seconds);
             report.end = Some(millis(seconds));
             report.exit = Some(Exit { status: if run.failed { 256 } else { 0 }, derived: None });
             report.usage = Some(Usage {

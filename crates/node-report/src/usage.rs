@@ -9,6 +9,7 @@ mod cards;
 mod fold;
 pub mod format;
 pub mod peaks;
+mod quiet;
 mod sample;
 mod summary;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cards::{Card, Cards, GpuFigures};
 pub use fold::Fold;
+pub use quiet::{QuietTime, RailQuiet};
 pub use sample::{Field, HostField, RailField, Sample, State, Value, Values};
 pub(crate) use summary::cell;
 pub use summary::{is_idle, joined, moment, phases, summarize, timeline};
@@ -250,6 +252,9 @@ pub struct RailUsage {
     /// `port_xmit_wait` ticks per second: data to send and no credits. The unit depends on the device, so
     /// compare with earlier values or with other ports.
     pub xmit_wait_s: Reading<Spread>,
+    /// When it carried nothing while the other rails carried traffic; `Unsupported` if they never did.
+    #[serde(default = "quiet::unknown")]
+    pub quiet: Reading<RailQuiet>,
 }
 
 /// The job's cgroup over the run.

@@ -271,8 +271,8 @@ pub static RULES: &[Rule] = &[
         id: "port-failover",
         variable: "NCCL_IB_RESILIENCY_PORT_FAILOVER",
         when: "[rails] port_failover, and each of the job's ports has a second one on its card, with the same link layer",
-        why: "when a port fails, NCCL moves its traffic to the other port of the merged device and the job goes on with less \
-              bandwidth. It moves after all retries (NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT), only after an error that they end \
+        why: "when a port fails, NCCL moves its traffic to the other port of the merged device and the job continues with \
+              less bandwidth. It moves after all retries (NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT), only after an error that they end \
               with, and only if one port of the device failed",
         source: "NCCL src/transport/net_ib/p2p_resiliency.cc, from 2.29.7 on (default 0, not in the user guide); NVIDIA/nccl#2192 \
                  (a device of one port cannot fail over; some channels use single ports where NICs are merged by hand)",

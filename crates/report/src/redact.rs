@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use railgate_diagnosis::{Analysis, RAIL_IMBALANCE};
+use railgate_diagnosis::{Analysis, DEGRADED_RAIL, RAIL_IMBALANCE};
 use railgate_model::{Finding, PartName, PciAddress, Reading};
 use railgate_node_report::{HangActKind, NodeReport};
 use serde_json::{Map, Value, json};
@@ -224,10 +224,15 @@ fn open_source(attempt: &Attempt, proof: &Proof) -> String {
     }
 }
 
-/// The analysis without rates, and without the text of driver errors.
+/// The analysis without rates and times of day, and without the text of driver errors.
 fn open_analysis(mut analysis: Analysis) -> Analysis {
-    for one in analysis.diagnoses.iter_mut().filter(|one| one.rule == RAIL_IMBALANCE) {
-        one.what = format!("{} carries far less than the node's other rails", one.part);
+    for one in &mut analysis.diagnoses {
+        let open = match one.rule.as_str() {
+            RAIL_IMBALANCE => "carries far less than the node's other rails",
+            DEGRADED_RAIL => "carried nothing for a time, while the node's other rails carried traffic",
+            _ => continue,
+        };
+        one.what = format!("{} {open}", one.part);
     }
     let whole = match &mut analysis.hardware {
         Reading::Known(hardware) => Some(hardware),

@@ -1,5 +1,6 @@
 use railgate_node_report::plain::byte_rate;
 
+use super::degraded_rail;
 use crate::facts::{Facts, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -11,7 +12,7 @@ pub(crate) const RULE: Rule = Rule {
 count for the whole node: on a shared node this includes the traffic of other jobs.",
     why: "NCCL spreads its traffic over all rails: one that carries less slows down each collective between nodes.",
     look_alikes: "a list in NCCL_IB_HCA that leaves the port out, a job that uses fewer GPUs than the node has rails, a port on a
-lower rate (`ib-rate`), a port with errors (`ib-errors`). Its cost is not known, so it is listed last.",
+lower rate (`ib-rate`), a port with errors (`ib-errors`), a rail that stopped (`degraded-rail`). Its cost is not known, so it is listed last.",
     fix: "check that port's rate and errors, and NCCL_IB_HCA",
     thresholds: Settings::KEYS,
     line: Line::Rails,
@@ -43,7 +44,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
             continue;
         }
         let little = set.carries_percent.share() * typical;
-        for (hca, rail, rate) in rates.iter().filter(|(_, _, rate)| *rate < little) {
+        // The mean of a rail that stopped is low as well: that is the other rule's.
+        let stopped = |rail: &usize| {
+            let mut rails = usage.rails.iter().filter(|one| one.rail == Some(*rail));
+            rails.any(|one| degraded_rail::stopped(facts, one).is_some())
+        };
+        let odd = rates.iter().filter(|(_, rail, rate)| *rate < little && !stopped(rail));
+        for (hca, rail, rate) in odd {
             let part = format!("{} r{rail} ({hca})", node.node);
             let what = format!(
                 "{part} carries {}, the node's other rails carry {}",

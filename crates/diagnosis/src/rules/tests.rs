@@ -254,6 +254,17 @@ fn idles_to_the_end() -> Vec<NodeReport> {
     nodes
 }
 
+/// A rail that carries nothing for 130 s, and then again.
+fn stops_for_a_while() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::StoppedRail);
+    let rail = &mut nodes[0].usage.as_mut().unwrap().rails[3];
+    let Reading::Known(quiet) = &mut rail.quiet else { panic!("{rail:?}") };
+    let longest = quiet.longest.as_mut().unwrap();
+    (longest.start, longest.end) = (1_800_001_200_000, Some(1_800_001_320_000));
+    (longest.seconds, longest.before_s) = (130.0, 90.0);
+    nodes
+}
+
 /// Rule and key of a threshold, a job on which it decides, words of the finding, a value with which the finding
 /// appears, and one with which it does not.
 type Row = (&'static str, &'static str, fn() -> Vec<NodeReport>, &'static str, f64, f64);
@@ -311,6 +322,9 @@ const ROWS: &[Row] = &[
     ("launch-bound", "least_steps", || only(Plant::LateLaunches), "too late", 399.0, 400.0),
     ("launch-bound", "copied_gb_s", copies, "too late", 4.2, 4.1),
     ("launch-bound", "cores_percent", three_cores, "too late", 84.9, 85.1),
+    ("degraded-rail", "lasts", stops_for_a_while, "from 08:20 to 08:22 UTC", 130.0, 131.0),
+    ("degraded-rail", "carried", stops_for_a_while, "", 90.0, 91.0),
+    ("degraded-rail", "used_mb_s", || only(Plant::StoppedRail), "", 39999.0, 40001.0),
     ("rail-imbalance", "used_mb_s", || only(Plant::SlowRail), "", 39999.0, 40001.0),
     ("rail-imbalance", "carries_percent", || only(Plant::SlowRail), "", 15.1, 14.9),
     ("idle-gpus", "least", || only(Plant::Asleep), "runs kernels", 10583.0, 10585.0),
@@ -465,4 +479,66 @@ fn planted_faults_are_reported_under_registered_ids() {
     // Rules of silent programs have no plant, but rows above.
     reported.extend(ROWS.iter().map(|row| row.0.to_owned()));
     assert_eq!(reported, RULES.iter().map(|rule| rule.id.to_owned()).collect());
+}
+
+fn counter(delta: u64) -> serde_json::Value {
+    json!({ "before": Reading::Known(0), "after": Reading::Known(delta), "delta": Reading::Known(delta) })
+}
+
+/// The rail that stopped is named with the time, once, and before its partners if its own link went down.
+#[test]
+fn a_rail_that_stopped_is_named_with_its_time() {
+    let all = |nodes: &[NodeReport]| {
+        let told = analyse(nodes, nodes[0].end, Outcome::Good, None, &Rules::DEFAULT).unwrap();
+        told.diagnoses
+    };
+    let nodes = stops_for_a_while();
+    let [one] = &all(&nodes)[..] else { panic!("not one finding") };
+    assert_eq!(
+        one.what,
+        "n0 ran degraded on rail 3 (mlx5_3) from 08:20 to 08:22 UTC: no traffic for 2 min 10 s, 40.00 GB/s before; the other rails \
+         carried 40.00 GB/s"
+    );
+    assert_eq!(
+        (one.confidence.as_str(), one.since, one.costs),
+        ("medium", Some(1_800_001_200_000), Some(0.0))
+    );
+
+    let mut nodes = only(Plant::StoppedRail);
+    let quiet = nodes[0].usage.as_ref().unwrap().rails[3].quiet.clone();
+    nodes[1].usage.as_mut().unwrap().rails[3].quiet = quiet;
+    let port = json!({
+        "hca": "mlx5_3",
+        "port": 1,
+        "rail": 3,
+        "state_before": Reading::Known("active"),
+        "state_after": Reading::Known("active"),
+        "rate_gbps": Reading::Known(400.0),
+        "tx_bytes": counter(0),
+        "rx_bytes": counter(0),
+        "link_downed": counter(1),
+        "errors": {},
+    });
+    nodes[1].ports = vec![serde_json::from_value(port).unwrap()];
+    let found = all(&nodes);
+    let told: Vec<_> = found.iter().map(|one| (one.part.as_str(), one.confidence.as_str())).collect();
+    assert_eq!(told, [("n1 r3 (mlx5_3)", "high"), ("n0 r3 (mlx5_3)", "medium")]);
+    assert!(
+        found[0].what.contains(" UTC: ") && found[0].what.ends_with("; its link went down once"),
+        "{found:?}"
+    );
+
+    // On most nodes of a larger job it is the program, except where a link went down.
+    let mut four = nodes.clone();
+    for (number, node) in nodes.iter().enumerate() {
+        four.push(NodeReport { node: format!("n{}", number + 2), ports: vec![], ..node.clone() });
+    }
+    let told: Vec<_> = all(&four).into_iter().map(|one| one.part).collect();
+    assert_eq!(told, ["n1 r3 (mlx5_3)"]);
+
+    // Without the sampler's figures nothing is said of a time.
+    for rail in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().rails) {
+        rail.quiet = Reading::Failed("not sampled".to_owned());
+    }
+    assert!(all(&nodes).iter().all(|one| one.rule != "degraded-rail"));
 }

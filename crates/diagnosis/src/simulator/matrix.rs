@@ -98,7 +98,10 @@ fn planted_faults_are_named() {
 /// Two faults in one run, in the same rank where each has one: both must be named, in any order; any other
 /// finding is wrong.
 fn two_at_once() -> (String, usize, usize) {
-    use Plant::{Hang, InputStalls, MemoryBound, Nan, Sleeps, SlowClock, SlowRail, SmallBatch, TinyKernels};
+    use Plant::{
+        Hang, InputStalls, MemoryBound, Nan, Sleeps, SlowClock, SlowRail, SmallBatch, StoppedRail,
+        TinyKernels,
+    };
     use std::fmt::Write as _;
     let pairs = [
         [SlowClock, InputStalls],
@@ -109,6 +112,7 @@ fn two_at_once() -> (String, usize, usize) {
         [SmallBatch, MemoryBound],
         [InputStalls, MemoryBound],
         [InputStalls, SlowRail],
+        [SlowClock, StoppedRail],
         [Nan, SlowClock],
         [Hang, InputStalls],
     ];

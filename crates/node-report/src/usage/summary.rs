@@ -5,6 +5,7 @@ use railgate_model::{GpuCounters, Reading, UnixMillis};
 use super::fold::{Sum, Sums};
 use super::format::{End, Head, HeadGpu, HeadRail, Record, Records};
 use super::peaks::{Model, UNCALIBRATED_BAND};
+use super::quiet::{RailSample, quiet};
 use super::{
     Calibration, Coverage, Gap, GpuField, GpuFigures, GpuUsage, HardwareFlop, HostField, HostUsage, IdleTime,
     MigSlice, PeakUsed, RailField, RailUsage, Sample, SamplerCost, Spread, State, Throttled, Usage,
@@ -236,6 +237,10 @@ struct All {
     /// Indices of the GPUs in the samples under this head.
     order: Vec<usize>,
     rails: BTreeMap<(String, u32), (HeadRail, Sums)>,
+    /// Ports that are on a rail; their places are the numbers in `traffic`.
+    ports: Vec<(String, u32)>,
+    /// At the highest known resolution.
+    traffic: Finest<RailSample>,
     host: Sums,
     covered: Vec<(UnixMillis, UnixMillis)>,
     seen: BTreeSet<UnixMillis>,
@@ -300,6 +305,7 @@ impl All {
                 Record::Head(head) => self.head(head),
                 Record::Sample(sample) => {
                     self.idle(&sample);
+                    self.traffic(&sample);
                     let counts = sample.folded > 1 || !within(minutes, &sample);
                     if counts && self.seen.insert(sample.start) {
                         self.sample(&sample);
@@ -343,6 +349,9 @@ impl All {
         }
         for rail in &head.rails {
             let place = (rail.hca.clone(), rail.port);
+            if rail.rail.is_some() && !self.ports.contains(&place) {
+                self.ports.push(place.clone());
+            }
             self.rails.entry(place).or_insert_with(|| (rail.clone(), Sums::default()));
         }
         self.head = Some(head);
@@ -389,6 +398,17 @@ impl All {
         }
     }
 
+    fn traffic(&mut self, sample: &Sample) {
+        let Some(head) = self.head.as_ref().filter(|_| sample.state != State::Suspended) else { return };
+        let rate = |(rail, values): (&HeadRail, &super::Values<RailField>)| {
+            let port = self.ports.iter().position(|(hca, port)| *hca == rail.hca && *port == rail.port)?;
+            Some((port, values.mean(RailField::Tx)? + values.mean(RailField::Rx)?))
+        };
+        let rates = head.rails.iter().zip(&sample.rails).filter_map(rate).collect();
+        let one = RailSample { start: sample.start, seconds: f64::from(sample.seconds), rates };
+        self.traffic.add(sample.start, sample.end(), sample.folded, one);
+    }
+
     fn finish(mut self, end: UnixMillis, figures: &GpuFigures) -> Option<Usage> {
         let head = self.head.take()?;
         self.covered.sort_unstable();
@@ -402,7 +422,13 @@ impl All {
         // In NVML's order, with the instances of one GPU together.
         self.gpus.sort_by_key(|one| (one.head.index, one.head.instance));
         let gpus = self.gpus.iter().map(|one| gpu_usage(one, figures)).collect();
-        let rails = self.rails.values().map(|(rail, sums)| rail_usage(rail, sums)).collect();
+        let traffic = std::mem::take(&mut self.traffic).finish();
+        let port =
+            |rail: &HeadRail| self.ports.iter().position(|(hca, at)| *hca == rail.hca && *at == rail.port);
+        let silent = |rail: &HeadRail| port(rail).map_or(Reading::Unsupported, |port| quiet(port, &traffic));
+        let usage =
+            |(rail, sums): &(HeadRail, Sums)| RailUsage { quiet: silent(rail), ..rail_usage(rail, sums) };
+        let rails = self.rails.values().map(usage).collect();
         let last = self.end.as_ref();
         let host = host_usage(&self.host, last);
         let sampler = SamplerCost {
@@ -630,6 +656,7 @@ fn rail_usage(rail: &HeadRail, sums: &Sums) -> RailUsage {
         retransmits: total(RailField::Retransmits),
         congestion_marks: total(RailField::Congestion),
         xmit_wait_s: over(RailField::XmitWait),
+        quiet: Reading::Unsupported,
     }
 }
 

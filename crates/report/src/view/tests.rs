@@ -275,6 +275,39 @@ fn redacted_sentence_is_complete() {
     }
 }
 
+/// A rail that stopped: the report has its time, the redacted one neither time nor rate.
+#[test]
+fn a_degraded_rail_is_reported_with_its_time() {
+    use railgate_node_report::usage::{QuietTime, RailQuiet};
+    let mut report = large(4);
+    let node = &mut report.attempts.last_mut().unwrap().nodes[0];
+    let start = node.start + 120_000;
+    let longest = QuietTime {
+        start,
+        end: None,
+        seconds: 300.0,
+        others_bytes_s: 41e9,
+        before_s: 100.0,
+        before_bytes_s: 37e9,
+    };
+    node.usage.as_mut().unwrap().rails[2].quiet =
+        Reading::Known(RailQuiet { over_s: 400.0, longest: Some(longest) });
+    let parts = report.attempts.iter().flat_map(|attempt| attempt.nodes.clone()).collect();
+    let report = merged(parts, vec![], report.slurm.clone());
+    let said = one_line(&text(&report, false).to_string());
+    let clock = railgate_node_report::plain::clock(start);
+    let words = format!(
+        " ran degraded on rail 2 (mlx5_2) from {} UTC: no traffic for 5 min 00 s, 37.00 GB/s before",
+        &clock[..5]
+    );
+    assert!(said.contains(&words), "{words}\n{said}");
+    for (form, page) in redacted_forms(&report) {
+        let page = one_line(&page).replace("&#39;", "'");
+        assert!(page.contains("carried nothing for a time, while the node's other rails"), "{form}:\n{page}");
+        assert!(!page.contains("degraded on rail") && !page.contains("37.00"), "{form}:\n{page}");
+    }
+}
+
 /// Slurm separates the words of this reason by blanks or by underscores, depending on the release.
 #[test]
 fn redacted_report_of_a_held_job_shows_how_to_release_it() {

@@ -75,6 +75,51 @@ fn minute_and_its_samples_count_once() {
     assert_eq!(summarize(&[&one], START + 120_000, &GpuFigures::default()).unwrap().gpus, usage.gpus);
 }
 
+/// Two rails, of which the second stops after a minute; the first minute is also in a file of minutes.
+#[test]
+fn a_rail_that_stops_is_quiet_from_then_on() {
+    let rail = |number: usize| HeadRail { hca: format!("mlx5_{number}"), port: 1, rail: Some(number) };
+    let mut storage = rail(2);
+    storage.rail = None;
+    let head = Head {
+        start: START,
+        interval_s: 5.0,
+        rails: vec![rail(0), storage, rail(1)],
+        ..Head::new("n1", 7, 0)
+    };
+    let fine: Vec<Sample> = (0..24)
+        .map(|k| {
+            let rate = |bytes_s: f64| {
+                let mut values = Values::default();
+                values.put(RailField::Tx, Some(bytes_s));
+                values.put(RailField::Rx, Some(bytes_s));
+                values
+            };
+            let second = rate(if k < 12 { 2e10 } else { 0.0 });
+            Sample { gpus: vec![], rails: vec![rate(2e10), rate(0.0), second], ..sample(k * 5, 0.0, 0.0) }
+        })
+        .collect();
+    let mut fold = Fold::default();
+    fine.iter().take(12).for_each(|sample| fold.add(sample));
+    let minutes = stream(vec![Record::Head(head.clone()), Record::Sample(fold.take().unwrap())]);
+    let fine =
+        stream(std::iter::once(Record::Head(head)).chain(fine.into_iter().map(Record::Sample)).collect());
+    let usage = summarize(&[&minutes, &fine], START + 120_000, &GpuFigures::default()).unwrap();
+    let quiet = |hca: &str| usage.rails.iter().find(|rail| rail.hca == hca).unwrap().quiet.clone();
+    let stopped = known(&quiet("mlx5_1"));
+    let longest = stopped.longest.unwrap();
+    assert_eq!((stopped.over_s, longest.start, longest.end), (120.0, START + 60_000, None));
+    assert_eq!((longest.seconds, longest.before_s), (60.0, 60.0));
+    assert!((longest.before_bytes_s / 4e10 - 1.0).abs() < 1e-6, "{longest:?}");
+    assert_eq!(known(&quiet("mlx5_0")).longest, None);
+    assert_eq!(quiet("mlx5_2"), Reading::Unsupported, "storage is no rail");
+    // Reports of earlier releases have no such figure.
+    let mut old = serde_json::to_value(&usage.rails[0]).unwrap();
+    old.as_object_mut().unwrap().remove("quiet");
+    let old: RailUsage = serde_json::from_value(old).unwrap();
+    assert!(matches!(old.quiet, Reading::Failed(_)));
+}
+
 #[test]
 fn tensor_fraction_is_activity_times_clock_over_the_datasheet_clock() {
     let bytes = stream(vec![head("NVIDIA H200", &[]), Record::Sample(sample(0, 93.7, 1469.0))]);
