@@ -31,7 +31,7 @@ fn place(node: usize) -> Place {
 }
 
 /// How the names of the nodes follow the switches: Slurm's own order is that of the names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum Names {
     /// Along the leafs, as in a cluster that was numbered after its cables.
     Cabled,
@@ -87,14 +87,19 @@ fn switches(places: &[Place]) -> Vec<usize> {
     (1..=3).rev().map(tier).collect()
 }
 
+/// Prints the table of docs/performance.md: means over the allocations of a size.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test reads a page, the crate does not")]
 fn crossings_of_1000_allocations() {
     let sizes = [2, 8, 16, 64, 128, 256];
-    println!(
-        "| numbering | nodes | allocations | leafs: Slurm | leafs: railgate | spines: Slurm | spines: railgate |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    for names in [Names::Cabled, Names::Across, Names::Mixed] {
+    let mut table = "| nodes are numbered | nodes | allocations | leaf crossings: Slurm | railgate | spine crossings: Slurm | railgate |\n\
+                     |---|---:|---:|---:|---:|---:|---:|\n"
+        .to_owned();
+    for (names, how) in [
+        (Names::Cabled, "along the leafs"),
+        (Names::Across, "across the leafs of a pod"),
+        (Names::Mixed, "at random"),
+    ] {
         let numbered = numbering(names);
         let mut counts = [0_u32; 6];
         let mut sums = [[0_u32; 4]; 6];
@@ -113,9 +118,13 @@ fn crossings_of_1000_allocations() {
         }
         for ((size, count), sum) in sizes.iter().zip(counts).zip(sums) {
             let mean = sum.map(|sum| format!("{:.1}", f64::from(sum) / f64::from(count)));
-            println!("| {names:?} | {size} | {count} | {} |", mean.join(" | "));
+            table.push_str(&format!("| {how} | {size} | {count} | {} |\n", mean.join(" | ")));
         }
     }
+    println!("{table}");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/performance.md");
+    let page = std::fs::read_to_string(page).unwrap_or_default();
+    assert!(page.contains(&table), "docs/performance.md: the table is now\n{table}");
 }
 
 /// What `scontrol show topology` prints of the whole fabric.

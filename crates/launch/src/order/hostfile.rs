@@ -31,6 +31,9 @@ pub enum BadHostfile {
 /// Returns the text of a hostfile: the name of a node for each of its tasks, one in a line, in the order of the ranks. Each Slurm release
 /// from 22.05 on reads it; `srun` needs `--ntasks` with the number of lines. Nodes without tasks are left out.
 ///
+/// Only `SLURM_PROCID` follows the file. Slurm sorts the nodes of such a step by name, so the first node of `SLURM_STEP_NODELIST`
+/// need not have rank 0, and `SLURM_NODEID` is no rank.
+///
 /// # Errors
 /// [`BadHostfile`].
 pub fn hostfile(nodes: &[Allocated<'_>]) -> Result<String, BadHostfile> {
