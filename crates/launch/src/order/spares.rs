@@ -16,7 +16,7 @@ pub struct Chosen {
 /// Chooses the nodes that run, so that their order crosses the fewest tiers. `places` are those of all nodes, in Slurm's order.
 ///
 /// Of choices that cross equally often, that with the fewest crossings in the upper tiers is taken, then that which takes the spares out
-/// of the fewest leafs in part, then out of the smallest leafs, then from the end of Slurm's order. Nodes of unknown place become spares
+/// of the smallest leafs, then from the end of Slurm's order. So whole leafs are left out, and at most one leaf in part. Nodes of unknown place become spares
 /// first, since they may cross anything; without any known place, the spares are the last nodes.
 ///
 /// Returns `None` if `running` is 0 or more than there are nodes.
@@ -89,9 +89,8 @@ struct Cost {
     switches: usize,
     /// The sum of their tiers, leafs 1: a crossing of an upper tier costs more.
     height: usize,
-    /// Leafs with both spares and nodes that run.
-    parted: usize,
-    /// The sizes of the leafs that have spares.
+    /// The sizes of the leafs that have spares. With the least of it, at most one leaf has both spares and nodes that run: if two
+    /// have, either the smaller one can be left out as a whole, or all these spares come out of it alone.
     touched: usize,
 }
 
@@ -100,7 +99,6 @@ impl Cost {
         Cost {
             switches: self.switches + other.switches,
             height: self.height + other.height,
-            parted: self.parted + other.parted,
             touched: self.touched + other.touched,
         }
     }
@@ -172,11 +170,7 @@ impl Tree {
         let Some(switch) = self.0.get(at) else { return };
         let own = switch.nodes.len();
         let mut costs: Vec<Cost> = (0..=own.min(spare))
-            .map(|taken| Cost {
-                parted: usize::from(taken > 0 && taken < own),
-                touched: if taken > 0 { own } else { 0 },
-                ..Cost::default()
-            })
+            .map(|taken| Cost { touched: if taken > 0 { own } else { 0 }, ..Cost::default() })
             .collect();
         let mut taken = Vec::new();
         for child in switch.children.iter().filter_map(|child| self.0.get(*child)) {
@@ -294,6 +288,22 @@ mod tests {
             "c.s2.h",
         ];
         assert_eq!(spares(&paths, 6), [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn of_equal_sums_the_one_without_spines_is_taken() {
+        // Without spine 2: 5 leafs. Without the four single nodes: 3 leafs and 2 spines.
+        let paths = [
+            "c.s1.a", "c.s1.b", "c.s1.c", "c.s1.d", "c.s1.e", "c.s1.e", "c.s2.f", "c.s2.f", "c.s2.g",
+            "c.s2.g",
+        ];
+        assert_eq!(spares(&paths, 6), [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_leaf_that_loses_a_part_is_the_smallest() {
+        assert_eq!(spares(&["s.b", "s.b", "s.a", "s.a", "s.a"], 4), [1]);
+        assert_eq!(spares(&["s.b", "s.b", "s.b", "s.a", "s.a", "s.a"], 5), [5], "the later one of two");
     }
 
     #[test]
