@@ -291,7 +291,6 @@ pub static RULES: &[Rule] = &[
                  NVIDIA/nccl PR #2183 (RoCE: the GID's index is not read again), #2157, #2323 (limit of attempts)",
         nccl: NcclRange::since(PORT_RECOVERY),
         nets: OWN,
-        with: Some("NCCL_IB_RESILIENCY_PORT_FAILOVER"),
         value: healing::recovery,
         ..ANY
     },

@@ -360,6 +360,10 @@ fn nccls_own_failover_needs_a_second_port_and_recovery_infiniband() {
     };
     none(&dual(), &set("NCCL_IB_MERGE_NICS", "0"), "NCCL_IB_MERGE_NICS=0");
     none(&dual(), &set("NCCL_NET_MERGE_LEVEL", "LOC"), "NCCL_NET_MERGE_LEVEL=LOC");
+    let map = rail_map(&dual(), None);
+    let file = vec![("NCCL_NET_MERGE_LEVEL".to_owned(), "LOC".to_owned())];
+    let in_file = JobShape { site_conf: file, ..shape.clone() };
+    assert_eq!(not_set(&map, &dual(), &healing, &in_file).len(), 2, "in /etc/nccl.conf");
     let watchdog = RailsConfig { watchdog: std::time::Duration::from_secs(20), ..healing.clone() };
     none(&dual(), &watchdog, "after 30 s, the framework's watchdog ends the job after 20 s");
     let mut one_down = dual();
@@ -378,7 +382,6 @@ fn nccls_own_failover_needs_a_second_port_and_recovery_infiniband() {
     assert_eq!(rule("port-failover").nccl.as_deref(), Some(">=2.29.7"));
     assert_eq!(rule("port-recovery").nccl.as_deref(), Some(">=2.30.3"));
     assert_eq!(rule("port-recovery").nets, [Net::Ib]);
-    assert_eq!(rule("port-recovery").with.as_deref(), Some("NCCL_IB_RESILIENCY_PORT_FAILOVER"));
 }
 
 #[test]

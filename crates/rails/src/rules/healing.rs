@@ -52,9 +52,10 @@ fn failover_lacks(context: &Context<'_>) -> Option<String> {
     if config.split_ports {
         return Some("rails.split_ports keeps NCCL from merging the ports of a card".to_owned());
     }
-    for (name, off) in [("NCCL_IB_MERGE_NICS", "0"), ("NCCL_NET_MERGE_LEVEL", "LOC")] {
-        if config.set.get(name).is_some_and(|value| value == off) {
-            return Some(format!("rails.set has {name}={off}: NCCL merges no ports"));
+    let file = context.shape.site_conf.iter().map(|(name, value)| (name, value));
+    for (name, value) in config.set.iter().chain(file) {
+        if [("NCCL_IB_MERGE_NICS", "0"), ("NCCL_NET_MERGE_LEVEL", "LOC")].contains(&(name, value)) {
+            return Some(format!("the site sets {name}={value}: NCCL merges no ports"));
         }
     }
     if let Some(rail) = mine.iter().filter_map(|at| rails.get(*at)).find(|rail| card(rail).is_none()) {
