@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use railgate_launch::{BadTopology, Place, Shape, Topology, topology_lines, topology_yaml};
 use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, own_program, slurm_release};
 use railgate_tests::{poll, skipped};
 use serde_json::Value;
@@ -225,10 +226,28 @@ fn since(release: (u32, u32)) -> Result<bool> {
     Ok(slurm_release(&root)? >= release)
 }
 
+/// `railgate launch` finds the switches of nodes in this text of Slurm or of `railgate fabric`.
+fn has_places(read: Result<Topology, BadTopology>, shape: Shape, paths: [&str; 2]) -> Result<()> {
+    let topology = read?;
+    assert_eq!(topology.shape(), Some(shape));
+    for (place, path) in topology.places(&["gn34", "gn4"]).iter().zip(paths) {
+        let Place::Known(switches) = place else { bail!("no place, but {path}") };
+        assert_eq!(switches.switches().join("."), path);
+    }
+    Ok(())
+}
+
+fn hostlist(list: &str) -> Option<Vec<String>> {
+    railgate_slurm::hostlist::expand(list).ok()
+}
+
+const UNITS: [&str; 2] = ["tier2-1.unit-1", "tier2-1.unit-2"];
+
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn slurm_places_jobs_by_the_written_tree() -> Result<()> {
     let tree = Simulator::start(&Net::new())?.output(&["--format", "topology-tree"])?;
+    has_places(topology_lines(&tree, &hostlist), Shape::Tree, UNITS)?;
     slurm_with("topology.conf", &tree).slurm_conf("TopologyPlugin", "topology/tree").test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         for line in [
@@ -238,6 +257,7 @@ fn slurm_places_jobs_by_the_written_tree() -> Result<()> {
         ] {
             assert!(said.lines().any(|said| said.trim_end() == line), "no {line} in\n{said}");
         }
+        has_places(topology_lines(&said, &hostlist), Shape::Tree, UNITS)?;
         placed_together(cluster, &["--switches=1"])
     })
 }
@@ -258,6 +278,7 @@ fn slurm_accepts_the_written_blocks() -> Result<()> {
         ] {
             assert!(said.contains(line), "no {line} in\n{said}");
         }
+        has_places(topology_lines(&said, &hostlist), Shape::Block, ["unit-1", "unit-2"])?;
         placed_together(cluster, &[])
     })
 }
@@ -269,9 +290,13 @@ fn slurm_accepts_the_written_yaml() -> Result<()> {
         return skipped("fabric: this Slurm reads no topology.yaml");
     }
     let yaml = Simulator::start(&Net::new())?.output(&["--format", "topology-yaml"])?;
+    has_places(topology_yaml(&yaml, None, &hostlist), Shape::Tree, UNITS)?;
     slurm_with("topology.yaml", &yaml).test(|cluster| {
         let said = cluster.root().run(&["scontrol", "show", "topology"])?.ok()?;
         assert!(said.contains("SwitchName=unit-1 Level=0"), "{said}");
+        has_places(topology_lines(&said, &hostlist), Shape::Tree, UNITS)?;
+        let printed = cluster.root().run(&["scontrol", "show", "topoconf"])?.ok()?;
+        has_places(topology_yaml(&printed, None, &hostlist), Shape::Tree, UNITS)?;
         let said = cluster.root().run(&["scontrol", "show", "topology", "block"])?.ok()?;
         assert!(said.contains("BlockName=unit-2 "), "{said}");
         placed_together(cluster, &["--switches=1"])

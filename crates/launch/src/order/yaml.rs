@@ -168,6 +168,17 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_railgate_fabric_is_read() {
+        let text = "# topology.yaml, from ibnetdiscover by railgate fabric\n---\n- topology: tree\n  cluster_default: true\n  tree:\n    \
+                    switches:\n      # unit-1: leaf-0-0,leaf-0-1\n      - switch: \"unit-1\"\n        nodes: \"gn[1-2]\"\n      \
+                    - switch: \"tier2-1\"\n        children: \"unit-1\"\n- topology: block\n  cluster_default: false\n  block:\n    \
+                    block_sizes:\n      - 2\n    blocks:\n      - block: \"unit-1\"\n        nodes: \"gn[1-2]\"\n";
+        let of = |name| topology_yaml(text, name, &listed).unwrap().places(&["gn2"]);
+        assert_eq!(of(None), known(&["tier2-1.unit-1"]));
+        assert_eq!(of(Some("block")), known(&["unit-1"]));
+    }
+
+    #[test]
     fn what_is_not_understood_is_an_error() {
         let tree = |lines: &str| format!("- topology: t\n  tree:\n    switches:\n{lines}");
         for text in [
