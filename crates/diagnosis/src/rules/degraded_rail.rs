@@ -12,10 +12,10 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Unknown,
     evidence: "the sampler's rates of each rail's port. A rail is quiet while it carries at most 1 % of the median of the node's other
 rails, and these carry traffic. The longest quiet time counts, if the rail carried traffic before it. The confidence is high if the
-port's own counter shows that its link went down during the run. Ports count for the whole node: on a shared node this includes
-the traffic of other jobs.",
-    why: "with NCCL's own failover a job survives a failed port and continues with less bandwidth. The port or its cable still needs
-repair, and a second failure ends the job.",
+port's own counter shows that its link went down during the run. Times are exact to a sample (5 s), or to a minute for what is more
+than an hour old. Ports count for the whole node: on a shared node this includes the traffic of other jobs.",
+    why: "with NCCL's own failover a job survives a failed port and continues with less bandwidth. A link that failed still needs repair,
+and a second failure ends the job.",
     look_alikes: "a program that uses fewer rails from some point on: if this is so on more than half of three or more nodes, only rails
 whose link went down are reported. The traffic of another job of the node that ended. In a job of two nodes both ends of a failed link
 are quiet: that whose link went down comes first.",
@@ -31,6 +31,7 @@ thresholds! {
     lasts: Time(120), 0 to 604800, "time", "the rail was quiet for at least this sampled time";
     carried: Time(60), 0 to 604800, "time", "before, it carried traffic for at least this sampled time";
     used_mb_s: Number(100.0), 0.0 to 1000000.0, "MB/s", "before, it carried at least this much, and so did the median of the other rails while it was quiet";
+    others_percent: Number(25.0), 0.0 to 100.0, "%", "while it was quiet, the median of the others was at least this much of what it carried before: less may be a checkpoint over one rail";
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -84,7 +85,8 @@ pub(super) fn stopped(facts: &Facts<'_>, rail: &RailUsage) -> Option<QuietTime> 
     let used = 1e6 * set.used_mb_s.get();
     let quiet = rail.quiet.known()?.longest?;
     let carried = quiet.before_s > 0.0 && quiet.before_s >= set.carried.seconds();
-    let rates = quiet.before_bytes_s >= used && quiet.others_bytes_s >= used;
+    let others = used.max(set.others_percent.share() * quiet.before_bytes_s);
+    let rates = quiet.before_bytes_s >= used && quiet.others_bytes_s >= others;
     (carried && rates && quiet.seconds >= set.lasts.seconds()).then_some(quiet)
 }
 

@@ -261,7 +261,7 @@ fn stops_for_a_while() -> Vec<NodeReport> {
     let Reading::Known(quiet) = &mut rail.quiet else { panic!("{rail:?}") };
     let longest = quiet.longest.as_mut().unwrap();
     (longest.start, longest.end) = (1_800_001_200_000, Some(1_800_001_320_000));
-    (longest.seconds, longest.before_s) = (130.0, 90.0);
+    (longest.seconds, longest.before_s, longest.others_bytes_s) = (130.0, 90.0, 12e9);
     nodes
 }
 
@@ -325,6 +325,7 @@ const ROWS: &[Row] = &[
     ("degraded-rail", "lasts", stops_for_a_while, "from 08:20 to 08:22 UTC", 130.0, 131.0),
     ("degraded-rail", "carried", stops_for_a_while, "", 90.0, 91.0),
     ("degraded-rail", "used_mb_s", || only(Plant::StoppedRail), "", 39999.0, 40001.0),
+    ("degraded-rail", "others_percent", stops_for_a_while, "", 30.0, 31.0),
     ("rail-imbalance", "used_mb_s", || only(Plant::SlowRail), "", 39999.0, 40001.0),
     ("rail-imbalance", "carries_percent", || only(Plant::SlowRail), "", 15.1, 14.9),
     ("idle-gpus", "least", || only(Plant::Asleep), "runs kernels", 10583.0, 10585.0),
@@ -497,7 +498,7 @@ fn a_rail_that_stopped_is_named_with_its_time() {
     assert_eq!(
         one.what,
         "n0 ran degraded on rail 3 (mlx5_3) from 08:20 to 08:22 UTC: no traffic for 2 min 10 s, 40.00 GB/s before; the other rails \
-         carried 40.00 GB/s"
+         carried 12.00 GB/s"
     );
     assert_eq!(
         (one.confidence.as_str(), one.since, one.costs),
