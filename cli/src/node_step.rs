@@ -50,14 +50,15 @@ pub(crate) fn srun(job: &str, nodes: usize) -> Command {
     srun
 }
 
-/// Reads the lines of a step until its end or its limit. Errors of srun are printed after `who: `. Returns why tasks may lack lines, if that is
+/// Reads the lines of a step until its end or its limit. Errors of srun are printed after `who: `, if there is
+/// one. Returns why tasks may lack lines, if that is
 /// known of the step as a whole.
 ///
 /// # Errors
 /// srun cannot be started.
 pub(crate) fn read(
     mut srun: Command,
-    who: &str,
+    who: Option<&str>,
     limit: Duration,
     hear: &mut dyn FnMut(String),
 ) -> anyhow::Result<Option<String>> {
@@ -73,7 +74,9 @@ pub(crate) fn read(
         }
     };
     if late {
-        complain!("{who}: the step has not ended after {} s and is cancelled", limit.as_secs());
+        if let Some(who) = who {
+            complain!("{who}: the step has not ended after {} s and is cancelled", limit.as_secs());
+        }
         cancel(&mut child);
     }
     let status = child.wait().context("srun")?;
@@ -81,7 +84,7 @@ pub(crate) fn read(
         return Ok(None);
     }
     let errors: Vec<String> = errors_of(&errors).collect();
-    for line in &errors {
+    for (who, line) in who.iter().flat_map(|who| errors.iter().map(move |line| (who, line))) {
         complain!("{who}: {line}");
     }
     Ok(Some(match errors.first() {

@@ -18,7 +18,10 @@ use crate::output::complain;
 const CONTROLLER: Duration = Duration::from_secs(600);
 /// Time for one step that asks the nodes.
 const ASK: Duration = Duration::from_secs(20);
+/// Between two questions to slurmctld.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// Between two steps that ask nodes which have not answered.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Added to Slurm's own time after which a node is down.
 const MARGIN: Duration = Duration::from_secs(60);
 const RUNNING: &str = "RUNNING";
@@ -67,7 +70,8 @@ pub(crate) fn of(
             !checks.contains_key(*node) && states.get(*node).is_some_and(|state| ask::failed(state).is_none())
         };
         let open: Vec<String> = start.nodes.iter().filter(open).cloned().collect();
-        ask_nodes(start, &open, &mut checks);
+        // What srun prints would be the same each time.
+        ask_nodes(start, &open, deadline.is_none(), &mut checks);
         found.nodes = start.nodes.iter().map(|node| (node.clone(), sign(node, &states, &checks))).collect();
         let silent = found.nodes.iter().filter(|(_, sign)| *sign == NodeSign::Silent);
         let silent: Vec<String> = silent.map(|(node, _)| node.clone()).collect();
@@ -81,7 +85,20 @@ pub(crate) fn of(
         if Instant::now() >= latest {
             return found;
         }
+        wait_for_slurm(client, &silent, latest.min(Instant::now() + AGAIN));
+    }
+}
+
+/// Waits until Slurm has one of the nodes down or not responding, at most until a time.
+fn wait_for_slurm(client: &Client, nodes: &[String], until: Instant) {
+    while Instant::now() < until {
         std::thread::sleep(INTERVAL);
+        let decided = |states: States| {
+            states.values().any(|state| ask::failed(state).is_some() || state.has("NOT_RESPONDING"))
+        };
+        if ask::states(client, nodes).is_ok_and(decided) {
+            return;
+        }
     }
 }
 
@@ -122,7 +139,7 @@ fn slurmd_timeout(client: &Client) -> Duration {
 }
 
 /// Asks nodes for root's check, with one step. Nodes without an answer are left out.
-fn ask_nodes(start: &Start<'_>, nodes: &[String], checks: &mut BTreeMap<String, Answer>) {
+fn ask_nodes(start: &Start<'_>, nodes: &[String], prints: bool, checks: &mut BTreeMap<String, Answer>) {
     if nodes.is_empty() {
         return;
     }
@@ -133,7 +150,7 @@ fn ask_nodes(start: &Start<'_>, nodes: &[String], checks: &mut BTreeMap<String, 
         "--on-node",
         &start.number.to_string(),
     ]);
-    let done = node_step::read(step, "launch", ASK, &mut |line| {
+    let done = node_step::read(step, prints.then_some("launch"), ASK, &mut |line| {
         if let Ok(answer) = serde_json::from_str::<Answer>(&line)
             && nodes.contains(&answer.node)
         {

@@ -62,7 +62,7 @@ impl Steps {
         let mut step = srun(&self.job, self.nodes);
         // Others would wait for a task that has failed. The one task on each node serves all GPUs, and needs all processors.
         step.args(["--kill-on-bad-exit=1", "--cpu-bind=none"]).arg(program).args(arguments);
-        read(step, WHO, limit, hear).unwrap_or_else(|why| Some(format!("{why:#}")))
+        read(step, Some(WHO), limit, hear).unwrap_or_else(|why| Some(format!("{why:#}")))
     }
 
     fn start(
@@ -80,7 +80,7 @@ impl Steps {
             .args(["preflight", "--on-node"])
             .env(ORDER, serde_json::to_string(order)?)
             .env(railgate_pair::KEY_VARIABLE, &self.key);
-        read(step, WHO, limit, &mut |line| match serde_json::from_str(&line) {
+        read(step, Some(WHO), limit, &mut |line| match serde_json::from_str(&line) {
             Ok(line) => hear(line),
             Err(_) => complain!("{WHO}: a task printed: {line}"),
         })

@@ -298,12 +298,13 @@ pub(crate) fn launch(stage: &mut Stage) {
         "squeue",
         "printf '%-12s%-24s%-12s%-20s%-20s%-20s\\n' 7 RUNNING 0 2026-01-01T00:00:00 2026-01-01T00:00:00 2027-01-01T00:00:00",
     );
+    let line = text.replace('\n', " ");
     let nodes = format!(
-        "cat <<'END'\nNodeName=gn1 State=DOWN Partitions=x Reason={text} [root@2026-01-01T00:00:00]\nNodeName=gn2 State=IDLE Partitions=x\nEND"
+        "cat <<'END'\nNodeName=gn1 State=DOWN Partitions=x Reason={line} [root@2026-01-01T00:00:00]\nNodeName=gn2 State=IDLE Partitions=x\nEND"
     );
     stage.program(
         "scontrol",
-        &format!("case \"$*\" in *topology*) cat <<'END'\n{text}\nEND\n;; *) {nodes}\n;; esac"),
+        &format!("case \"$*\" in *topology*) cat <<'END'\n{text}\nEND\n;; *config*) echo 'SlurmdTimeout = 1 sec' ;; *) {nodes}\n;; esac"),
     );
     let answer = serde_json::json!({ "node": "gn2", "check": null, "why": text });
     stage.write("answer", format!("{answer}\n{text}\n"));

@@ -157,6 +157,8 @@ impl Stage {
             }
         };
         command.args(words).env("SLURMD_NODENAME", "gn1").env_remove("RUST_BACKTRACE");
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", self.path("bin").display()));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let output = command.output().unwrap();
         self.runs += 1;
