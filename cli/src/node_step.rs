@@ -87,7 +87,9 @@ pub(crate) fn read(
     for (who, line) in who.iter().flat_map(|who| errors.iter().map(move |line| (who, line))) {
         complain!("{who}: {line}");
     }
-    Ok(Some(match errors.first() {
+    // srun also writes remarks.
+    let of_an_error = errors.iter().find(|line| line.contains("error:"));
+    Ok(Some(match of_an_error.or(errors.first()) {
         _ if late => format!("the step did not end in {} s", limit.as_secs()),
         Some(line) => line.clone(),
         None => format!("srun ended with {status}"),

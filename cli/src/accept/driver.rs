@@ -2,6 +2,8 @@
 
 mod progress;
 mod signals;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -498,33 +500,4 @@ fn quoted(path: &Path) -> anyhow::Result<String> {
     let text = path.to_str().with_context(|| format!("{}: not UTF-8", path.display()))?;
     anyhow::ensure!(!text.contains(char::is_control), "{}: has a control character", path.display());
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reservation_is_named_once() {
-        let of = |options: &[&str]| {
-            let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-            reservation(&options).map(str::to_owned).map_err(|why| why.to_string())
-        };
-        assert_eq!(of(&["--exclusive", "--reservation=m"]).unwrap(), "m");
-        for twice in [
-            ["--reservation=m", "--reservation=o"],
-            ["--reservation=m", "--res=o"],
-            ["--reserv=o", "--reservation=m"],
-        ] {
-            assert_eq!(of(&twice).unwrap_err(), "sbatch in the plan names more than one reservation");
-        }
-        assert!(of(&["--res=o"]).unwrap_err().contains("add '--reservation=NAME'"));
-        assert!(of(&[]).is_err());
-    }
-
-    #[test]
-    fn a_word_of_the_script_stays_one_word() {
-        assert_eq!(quoted(Path::new("/a b/$(c)'d")).unwrap(), r"'/a b/$(c)'\''d'");
-        assert!(quoted(Path::new("/a\nb")).is_err());
-    }
 }
