@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use railgate_child::Task;
 use railgate_rundir::{BadUserFile, PREFLIGHT_MARK, Root, RunDir, UserDir};
-use railgate_text::{clip, printable};
+use railgate_text::clip;
 
 const READ: &str = "read-preflight-mark";
 
@@ -44,7 +44,7 @@ fn read(dir: &RunDir, uid: u32) -> Result<Option<String>, BadUserFile> {
     let Some(bytes) = read_if_present(dir, uid, PREFLIGHT_MARK, MOST_BYTES)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().next().unwrap_or_default().trim();
-    Ok((!line.is_empty()).then(|| clip(&printable(line), LONGEST)))
+    Ok((!line.is_empty()).then(|| clip(line, LONGEST)))
 }
 
 /// Reads a file that the job's owner may have written; `None` if there is none.

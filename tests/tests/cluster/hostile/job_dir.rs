@@ -29,19 +29,26 @@ fn preflight_marks(stage: &Stage<'_>) -> Result<()> {
         ("truncate -s 1T preflight", "larger than 4096 bytes"),
     ];
     for (mark, why) in kinds {
-        let (id, report) = with_mark(stage, &asks, mark)?;
-        ensure!(!is_evidence(&report)?, "{mark}: evidence: {report}");
+        let (id, report) = with_mark(stage, &asks, mark, 1)?;
+        ensure!(evidence(&report)?.is_none(), "{mark}: evidence: {report}");
         let log = stage.cluster.read(&stage.node, "/var/log/railgate.log")?;
         let logged = log.lines().any(|line| line.contains(&format!("job={id}")) && line.contains(why));
         ensure!(logged, "{mark}: the log has no line of job {id} with '{why}'");
         ensure!(!is_asked(stage), "{mark}: a full check is asked for");
     }
     let text = format!("printf '{words}\\e[2J\\u202e\\nx' > preflight");
-    let (_, report) = with_mark(stage, &[], &text)?;
-    ensure!(!is_evidence(&report)?, "evidence of a job without the option: {report}");
+    let (_, report) = with_mark(stage, &[], &text, 1)?;
+    ensure!(evidence(&report)?.is_none(), "evidence of a job without the option: {report}");
     ensure!(!is_asked(stage), "a job without the option has asked for a full check");
-    let (id, report) = with_mark(stage, &asks, &text)?;
-    ensure!(is_evidence(&report)?, "no evidence: {report}");
+    // A script that ran and ended otherwise was not kept from starting.
+    let (_, report) = with_mark(stage, &asks, &text, 2)?;
+    ensure!(evidence(&report)?.is_some(), "no evidence of a job that ended with 2: {report}");
+    ensure!(!is_asked(stage), "a job that ended with 2 has asked for a full check");
+    let (id, report) = with_mark(stage, &asks, &text, 1)?;
+    let what = evidence(&report)?.with_context(|| format!("no evidence: {report}"))?;
+    // Later readers of the report print it as well.
+    let is_plain = what.chars().all(|c| !c.is_control() && c != '\u{202e}');
+    ensure!(is_plain && what.starts_with(words) && !what.ends_with('x'), "not one printable line: {what:?}");
     let log = stage.cluster.read(&stage.node, "/var/log/railgate.log")?;
     let named = format!("the job's preflight names this node: {words}");
     ensure!(
@@ -58,9 +65,9 @@ fn preflight_marks(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a job of Bob that leaves a mark and fails. Returns its ID and its report as JSON.
-fn with_mark(stage: &Stage<'_>, options: &[&str], mark: &str) -> Result<(u32, String)> {
-    let script = format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{mark}\nexit 1");
+/// Runs a job of Bob that leaves a mark and fails with this code. Returns its ID and its report as JSON.
+fn with_mark(stage: &Stage<'_>, options: &[&str], mark: &str, code: u8) -> Result<(u32, String)> {
+    let script = format!("cd /run/railgate/jobs/$SLURM_JOB_ID/current/user || exit 9\n{mark}\nexit {code}");
     let id = stage.bobs_with(options, &script, &["FAILED"])?;
     let report = ["railgate", "report", &id.to_string(), "--format", "json"];
     let report = stage.cluster.root().run(&report)?.ok()?;
@@ -68,11 +75,12 @@ fn with_mark(stage: &Stage<'_>, options: &[&str], mark: &str) -> Result<(u32, St
     Ok((id, report))
 }
 
-/// Whether a report has evidence of a preflight.
-fn is_evidence(report: &str) -> Result<bool> {
+/// What a report has as evidence of a preflight.
+fn evidence(report: &str) -> Result<Option<String>> {
     let report: Value = serde_json::from_str(report)?;
-    let evidence = report["attempts"][0]["nodes"][0]["evidence"].as_array().context("no evidence")?;
-    Ok(evidence.iter().any(|item| item["finding"]["check"] == "preflight"))
+    let all = report["attempts"][0]["nodes"][0]["evidence"].as_array().context("no evidence")?;
+    let own = all.iter().find(|item| item["finding"]["check"] == "preflight");
+    Ok(own.map(|item| item["finding"]["what"].as_str().unwrap_or_default().to_owned()))
 }
 
 fn is_asked(stage: &Stage<'_>) -> bool {
