@@ -3,7 +3,8 @@
 # veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory under
 # Slurm. `run.sh PROGRAMS SELFTEST PLANTED`, with the folder of the built programs and the self-test built without and with
 # `--features plant,small`, prints one line for each check and exits with 0 if all have the expected result. The kernel is kept in
-# /var/cache/railgate/vm. RAILGATE_VM names the parts that run (default: `verbs,pair,memory`; `preflight` takes five minutes more).
+# /var/cache/railgate/vm. RAILGATE_VM names the parts that run (default: `verbs,pair,memory`; `preflight` takes five minutes more,
+# `noise` measures for half an hour).
 set -euo pipefail
 
 [[ $# == 3 ]] || { echo "usage: run.sh PROGRAMS SELFTEST PLANTED" >&2; exit 2; }
@@ -50,7 +51,7 @@ initramfs() {
 programs() {
     local name
     mkdir -p "$cache/programs"
-    cp "$here"/{inside,verbs,pair,preflight,memory}.sh "$cache/programs/"
+    cp "$here"/{inside,verbs,pair,nodes,preflight,noise,memory}.sh "$cache/programs/"
     for name in railgate railgate-{prolog,epilog,epilog-ctld}; do
         strip -o "$cache/programs/$name" "$built/$name"
     done
@@ -61,7 +62,7 @@ programs() {
 kernel
 initramfs
 programs
-timeout 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
+timeout 1800 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1024 -nographic -no-reboot -nodefaults \
     -serial stdio -net none \
     -kernel "$cache"/boot/vmlinuz-* -initrd "$work/initramfs" \
     -append "console=ttyS0 quiet panic=-1 programs=$cache/programs here=$cache/programs cache=$cache parts=${RAILGATE_VM:-verbs,pair,memory}" \

@@ -5,6 +5,7 @@ mod faults;
 mod few_nodes;
 mod healthy;
 mod histories;
+mod measured;
 mod nccl_tests;
 mod rounds;
 mod sentences;

@@ -1,11 +1,12 @@
 //! `railgate preflight` in a job of four nodes, over TCP: all well, a node that sends slowly, and the GPU test where no driver is; and
 //! `--railgate-gate=preflight`, which moves a job away from a slow node before its script starts.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
-use railgate_tests::poll;
+use railgate_tests::{poll, skipped};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Four nodes on two processors have no rate of their own.
@@ -169,6 +170,7 @@ const REFERENCE: &str =
 fn nccl_itself_runs_over_all_nodes_after_the_pairs() -> Result<()> {
     let program = "/opt/nccl-tests/all_reduce_perf";
     Builder::new(4).config(REFERENCE)?.file(program, ALL_REDUCE).test(|cluster| {
+        ["gn1", "gn2", "gn3", "gn4"].iter().try_for_each(|node| limit(cluster, node, RATE))?;
         let run = || {
             let script = "PATH=/opt/nccl-tests:$PATH railgate preflight --net tcp --gpus none; echo \"exit code $?\"";
             let id = cluster.alice().sbatch(&["-N4", "--gres=gpu:8", "-o", "nccl.%j"], script)?;
@@ -184,6 +186,86 @@ fn nccl_itself_runs_over_all_nodes_after_the_pairs() -> Result<()> {
         assert!(said.contains(&format!("UNKNOWN  {program}: srun: error: gn3: task 2: Exited with exit code 3")), "{said}");
         assert!(said.contains("ANSWER   nothing wrong was found, but a part was not tested"), "{said}");
         assert!(!said.contains("BAD ") && said.contains("exit code 3"), "{said}");
+        Ok(())
+    })
+}
+
+/// Bandwidths in Gb/s and latencies in µs of healthy pairs, each list of one preflight.
+type Measured = (Vec<Vec<f64>>, Vec<Vec<f64>>);
+
+/// Runs so many preflights over TCP and returns what they measured.
+fn healthy(cluster: &Cluster, runs: usize) -> Result<Measured> {
+    let script = format!(
+        "for n in $(seq {runs}); do railgate preflight --net tcp --gpus none --nccl none --format json; done; true"
+    );
+    let id = cluster.alice().sbatch(&["-N4", "-o", "noise.%j", "-e", "/dev/null"], &script)?;
+    cluster.wait_job(id, &["COMPLETED"], 60 * MINUTE)?;
+    let text = cluster.read(CONTROLLER, &format!("/home/rgalice/noise.{id}"))?;
+    let mut all = Measured::default();
+    for run in serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>() {
+        let run = run?;
+        let rounds = run["rounds"].as_array().into_iter().flatten();
+        let tests = || rounds.clone().flat_map(|round| round["tested"].as_array().into_iter().flatten());
+        let measured = tests().map(|test| &test["outcome"]["measured"]);
+        let numbers = |value: &serde_json::Value| {
+            value.as_array().into_iter().flatten().filter_map(serde_json::Value::as_f64).collect::<Vec<_>>()
+        };
+        all.0.push(measured.clone().flat_map(|one| numbers(&one["gbps"])).collect());
+        all.1.push(measured.filter_map(|one| one["latency_us"].as_f64()).collect());
+    }
+    Ok(all)
+}
+
+/// Shares of the values below which a measured value is printed, in 1,000.
+const SHARES: [usize; 15] = [0, 1, 5, 10, 20, 50, 100, 250, 500, 750, 900, 950, 980, 990, 1000];
+
+/// Prints the values as shares of the median of their own preflight, where the harness does not capture it.
+fn print_spread(what: &str, runs: &[Vec<f64>]) -> Result<()> {
+    let middle = |values: &[f64]| {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    let medians: Vec<f64> = runs.iter().map(|run| middle(run)).collect();
+    let mut shares: Vec<f64> = runs
+        .iter()
+        .zip(&medians)
+        .flat_map(|(run, median)| run.iter().map(move |value| value / median))
+        .collect();
+    shares.sort_by(f64::total_cmp);
+    let of: Vec<String> =
+        SHARES.iter().map(|share| format!("{:.4}", shares[(shares.len() - 1) * share / 1000])).collect();
+    let (count, median) = (shares.len(), middle(&medians));
+    let text = format!(
+        "{what}: {count} values, median of the medians {median:.4}; below which are 0, 0.1, 0.5, 1, 2, 5, 10, 25, 50, 75, 90, 95, 98, 99, 100 %: {}",
+        of.join(", ")
+    );
+    Ok(writeln!(std::io::stderr(), "{text}")?)
+}
+
+/// The spread of healthy results, for docs/accuracy.md and the simulated allocations of crates/preflight.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn noise_of_healthy_pairs() -> Result<()> {
+    let Some(runs) = std::env::var("RAILGATE_PREFLIGHT_NOISE").ok().and_then(|runs| runs.parse().ok()) else {
+        return skipped("RAILGATE_PREFLIGHT_NOISE=60 measures");
+    };
+    Builder::new(4).test(|cluster| {
+        for rate in [Some(RATE), None] {
+            for node in ["gn1", "gn2", "gn3", "gn4"] {
+                match rate {
+                    Some(rate) => limit(cluster, node, rate)?,
+                    None => {
+                        cluster.root().on(node).run(&["tc", "qdisc", "del", "dev", "eth0", "root"])?.ok()?;
+                    }
+                }
+            }
+            let (gbps, us) = healthy(cluster, runs)?;
+            let limited =
+                rate.map_or_else(|| "without a limit".to_owned(), |rate| format!("limited to {rate}"));
+            print_spread(&format!("TCP {limited}, bandwidth, Gb/s"), &gbps)?;
+            print_spread(&format!("TCP {limited}, latency, us"), &us)?;
+        }
         Ok(())
     })
 }

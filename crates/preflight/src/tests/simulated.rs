@@ -1,5 +1,6 @@
 //! A simulated fabric with planted faults.
 
+use super::measured::Measured;
 use crate::{End, Outcome, Pair, Place, Plan, Report, Round, Settings, Tested, What};
 
 /// A small deterministic generator (SplitMix64): a failing case can be repeated from its seed.
@@ -33,6 +34,8 @@ impl Random {
 /// How measurements of healthy rails vary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noise {
+    /// What was measured; the figures below that are not medians are then not used.
+    pub(super) measured: Option<Measured>,
     pub(super) one_leaf_gbps: f64,
     pub(super) across_leafs_gbps: f64,
     /// Standard deviation of the bandwidth as a share of it.
@@ -48,6 +51,7 @@ pub(super) struct Noise {
 
 /// Assumed figures of 400 Gb/s rails, until they are measured on the fabric of a site.
 pub(super) const ASSUMED: Noise = Noise {
+    measured: None,
     one_leaf_gbps: 390.0,
     across_leafs_gbps: 380.0,
     deviation: 0.02,
@@ -112,6 +116,7 @@ impl Fault {
 pub(super) struct Fabric {
     pub(super) places: Vec<Place>,
     pub(super) noise: Noise,
+    pub(super) settings: Settings,
     pub(super) faults: Vec<Fault>,
     pub(super) moments: Vec<(usize, Pair, usize)>,
     pub(super) random: Random,
@@ -133,7 +138,8 @@ pub(super) fn places(nodes: usize) -> Vec<Place> {
 impl Fabric {
     pub(super) fn new(nodes: usize, noise: Noise, seed: u64) -> Self {
         let random = Random(seed);
-        Fabric { places: places(nodes), noise, faults: Vec::new(), moments: Vec::new(), random }
+        let settings = Settings::default();
+        Fabric { places: places(nodes), noise, settings, faults: Vec::new(), moments: Vec::new(), random }
     }
 
     pub(super) fn with(mut self, faults: &[Fault]) -> Self {
@@ -142,7 +148,7 @@ impl Fabric {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        Plan::new(self.places.clone(), Settings::default())
+        Plan::new(self.places.clone(), self.settings.clone())
     }
 
     /// Runs all rounds that the plan asks for.
@@ -167,8 +173,11 @@ impl Fabric {
             false => self.noise.across_leafs_gbps,
         };
         let mut gbps = [self.direction(usual), self.direction(usual)];
-        let mut latency_us =
-            self.noise.latency_us * (1.0 - self.random.share()).powf(-1.0 / self.noise.latency_tail);
+        let tail = match self.noise.measured {
+            Some(measured) => measured.latency(self.random.share()),
+            None => (1.0 - self.random.share()).powf(-1.0 / self.noise.latency_tail),
+        };
+        let mut latency_us = self.noise.latency_us * tail;
         if self.moments.contains(&(round, pair, rail)) {
             gbps[0] *= 0.5;
         }
@@ -192,6 +201,9 @@ impl Fabric {
     }
 
     fn direction(&mut self, usual: f64) -> f64 {
+        if let Some(measured) = self.noise.measured {
+            return usual * measured.bandwidth(self.random.share());
+        }
         let value = usual * (1.0 + self.noise.deviation * self.random.normal());
         let dips = self.noise.one_dip_in > 0 && self.random.below(self.noise.one_dip_in) == 0;
         let [least, most] = self.noise.dip;
