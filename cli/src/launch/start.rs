@@ -71,9 +71,8 @@ fn place(srun: &mut Command, ranks: &[Allocated<'_>]) -> anyhow::Result<File> {
     file.write_all(hostfile(ranks)?.as_bytes())?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let tasks: u32 = ranks.iter().map(|rank| rank.tasks).sum();
-    srun.args(["--distribution=arbitrary", "--nodes", &ranks.len().to_string()])
-        .args(["--ntasks", &tasks.to_string()])
-        .env("SLURM_HOSTFILE", path);
+    // 26.05 refuses --nodes with it.
+    srun.args(["--distribution=arbitrary", "--ntasks", &tasks.to_string()]).env("SLURM_HOSTFILE", path);
     Ok(file)
 }
 

@@ -89,7 +89,6 @@ fn a_spare_takes_the_place_of_a_node_whose_gpu_is_lost() -> Result<()> {
             "{log}"
         );
         assert!(cluster.node("gn2")?.reason().starts_with("railgate: gpu-lost@3: "));
-        std::fs::write("/tmp/launch1.txt", &log)?;
         Ok(())
     })
 }
@@ -107,7 +106,6 @@ fn a_spare_takes_the_place_of_a_node_that_dies() -> Result<()> {
         let log = log(cluster);
         assert_eq!(places(&log, 1), on(&["gn1", "gn2", "gn4"]), "{log}");
         assert!(log.contains("gn3 is left out: DOWN"), "{log}");
-        std::fs::write("/tmp/launch2.txt", &log)?;
         Ok(())
     })
 }
@@ -127,7 +125,6 @@ fn a_program_that_fails_on_fit_nodes_is_not_started_again() -> Result<()> {
         assert!(log.contains("all nodes are fit: the program's own error; first error: "), "{log}");
         assert!(log.contains("ValueError: bad batch") && log.contains("\nexit code 1\n"), "{log}");
         assert!(places(&log, 1).is_empty(), "{log}");
-        std::fs::write("/tmp/launch3.txt", &log)?;
         Ok(())
     })
 }
@@ -148,13 +145,12 @@ fn two_faults_use_two_spares_and_a_third_ends_the_job() -> Result<()> {
         let log = log(cluster);
         let ran: Vec<_> = (0..3).map(|start| places(&log, start)).collect();
         assert_eq!(ran, [on(&["gn1", "gn2"]), on(&["gn3", "gn2"]), on(&["gn3", "gn4"])], "{log}");
-        assert!(log.contains("gn3 is left out: gpu-lost@3: ") && log.contains("no spare is left"), "{log}");
+        assert!(log.contains("gn3 is left out: ") && log.contains("no spare is left"), "{log}");
         let report = cluster.alice().run(&["railgate", "report", &job.to_string()])?.ok()?;
         assert!(
             report.contains("start 1 at ") && report.contains("2 restarts inside the allocation"),
             "{report}"
         );
-        std::fs::write("/tmp/launch4.txt", format!("{log}\n{report}"))?;
         Ok(())
     })
 }
@@ -174,7 +170,6 @@ fn a_job_that_slurm_or_its_owner_ends_is_not_started_again() -> Result<()> {
             let log = log(cluster);
             assert!(!log.contains("start 1 on") && places(&log, 1).is_empty(), "{state}: {log}");
             assert!(log.contains("Slurm ends the job ("), "{state}: {log}");
-            std::fs::write(format!("/tmp/launch5-{state}.txt"), &log)?;
         }
         Ok(())
     })
@@ -209,7 +204,9 @@ fn a_fault_is_judged_once_slurmctld_answers_again() -> Result<()> {
         cluster.stop_slurmctld()?;
         does(cluster, 1, 0, "exit 1")?;
         go(cluster, 0)?;
-        poll::until(2 * MINUTE, "a message", || Ok(log(cluster).contains("trying again for").then_some(())))?;
+        // Newer releases of srun wait for slurmctld themselves.
+        let ended = || Ok(log(cluster).contains("Exited with exit code 1").then_some(()));
+        poll::until(2 * MINUTE, "the end of a rank", ended)?;
         cluster.start_slurmctld()?;
         begun(cluster, 1, 2)?;
         go(cluster, 1)?;

@@ -24,7 +24,7 @@ const CLUSTERS: &str = "4";
 
 /// Differences between Slurm releases (`docs/slurm-releases.md`) and the tests that cover them. A full run repeats these tests on
 /// the newest release; all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
-const DIFFERENT: [(&str, &str); 14] = [
+const DIFFERENT: [(&str, &str); 15] = [
     ("SPANK: one plugin file for each release, its options and hooks", "plugin::"),
     ("variables of prolog and epilog; consequences of a failed prolog", "gate::"),
     ("srun, salloc and --no-requeue after a failed prolog", "unfit::"),
@@ -33,6 +33,7 @@ const DIFFERENT: [(&str, &str); 14] = [
     ("MaxBatchRequeue", "node_death::a_job_moved_ten_times"),
     ("reconfiguring while a prolog runs", "controller_away::reconfiguring"),
     ("the steps' exit code in the epilog", "profiler::"),
+    ("srun with a list of nodes; a step on a node that died", "launch::a_spare_takes"),
     ("a real Apptainer, which only sid has", "apptainer::"),
     ("trees, blocks and topology.yaml", "fabric::slurm_"),
     ("scontrol's output for a job: SubmitLine", "hostile::submitted_text"),
