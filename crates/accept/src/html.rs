@@ -3,11 +3,10 @@
 mod chart;
 
 use maud::{Markup, html};
-use railgate_model::rfc3339;
+use railgate_model::{Mttf, rfc3339};
 use railgate_page::{Text, page, table};
 
 use crate::figures::{Better, Figure};
-use crate::mttf::Mttf;
 use crate::report::{HeatMap, Inventory, Item, Overall, Report};
 
 /// Rows that a table of the page shows; the JSON has all.

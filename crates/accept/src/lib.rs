@@ -11,7 +11,6 @@ mod digest;
 mod figures;
 mod html;
 mod journal;
-mod mttf;
 mod plan;
 mod report;
 mod result;
@@ -25,7 +24,6 @@ pub use digest::{digest, digest_of_all};
 pub use figures::{Better, Figure, Outlier, Value};
 pub use html::html;
 pub use journal::{BadJournal, Entry, Event, Journal};
-pub use mttf::{Mttf, mttf};
 pub use plan::{BadPlan, Expand, Group, Plan};
 pub use report::{
     Chart, ChartRow, Counted, Facts, File, HeatMap, HeatRow, Inventory, Item, Named, Outcome, Overall, Point,

@@ -4,12 +4,12 @@ mod build;
 mod chart;
 mod heat;
 
+use railgate_model::Mttf;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::Change;
 use crate::figures::Figure;
 use crate::journal::{BadJournal, Entry, Event};
-use crate::mttf::Mttf;
 use crate::plan::Plan;
 pub(crate) use build::Build;
 pub(crate) use chart::Samples;

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use railgate_model::mttf;
+
 use super::heat::{self, Course, HeatMap};
 use super::{Chart, Facts, Inventory, Item, Named, Outcome, Overall, Report};
 use crate::digest::{digest, digest_of_all};
 use crate::figures::Figures;
 use crate::journal::{BadJournal, Event};
-use crate::mttf::mttf;
 use crate::plan::Plan;
 use crate::result::UnitResult;
 use crate::stages::{Of, STAGES, Unit, is_injected};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::gamma_quantile;
+
 /// Confidence of the interval: 5 % beyond each end.
 const CONFIDENCE: f64 = 0.90;
 
@@ -38,27 +40,9 @@ pub fn mttf(node_hours: f64, failures: u32, unknown: u32) -> Option<Mttf> {
     Some(Mttf { node_hours, failures, unknown, hours, lower, upper })
 }
 
-/// Quantile of the chi-square distribution with `2 * half` degrees of freedom.
-///
-/// For an even number of degrees its distribution is a sum: P(χ² ≤ x) = 1 − e^(−x/2) Σ (x/2)^i / i!, i below `half`.
+/// Quantile of the chi-square distribution with `2 * half` degrees of freedom: twice that of the gamma distribution with shape `half`.
 fn chi_square(share: f64, half: u32) -> f64 {
-    let below = |x: f64| {
-        let mean = x / 2.0;
-        // In logarithms, since the terms of many failures are beyond the range of the type.
-        let mut term = -mean;
-        let mut sum = term.exp();
-        for i in 1..half {
-            term += mean.ln() - f64::from(i).ln();
-            sum += term.exp();
-        }
-        1.0 - sum
-    };
-    let (mut low, mut high) = (0.0, 2.0 * f64::from(half) + 100.0 * f64::from(half).sqrt());
-    for _ in 0..200 {
-        let middle = f64::midpoint(low, high);
-        if below(middle) < share { low = middle } else { high = middle }
-    }
-    f64::midpoint(low, high)
+    2.0 * gamma_quantile(f64::from(half), share)
 }
 
 #[cfg(test)]
