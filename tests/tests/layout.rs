@@ -36,6 +36,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`accept` is pure: it judges results of an acceptance, and neither submits jobs nor reads files",
     ),
     (
+        "fleet",
+        &["model"],
+        "`fleet` is pure: it judges the events of many nodes and jobs, and neither collects nor stores them (decision 0015)",
+    ),
+    (
         "pair",
         &[],
         "`pair` carries the conversation of two nodes, for `railgate` and for `rdma-selftest`, which is a workspace of its own",

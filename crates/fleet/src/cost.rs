@@ -1,0 +1,298 @@
+//! Productive time of jobs, as intervals.
+//!
+//! Slurm's records do not show progress. An attempt that completed was productive but for its start and its checkpoints, for which
+//! [`Settings`] has limits; one that did not complete has kept anything from nothing to all of its time. What the program reports
+//! narrows this. Work that was lost and is repeated counts once, in the attempt that keeps it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use railgate_model::{UnixMillis, rfc3339};
+use serde::{Deserialize, Serialize};
+
+use crate::blame::Blame;
+use crate::event::{Attempt, Cause, Outcome, Progress};
+use crate::history::History;
+use crate::incident::Reason;
+use crate::judgement::Judgement;
+use crate::settings::{Settings, hours, seconds};
+
+/// Both ends of an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Bounds {
+    fn plus(self, other: Bounds) -> Bounds {
+        Bounds { low: self.low + other.low, high: self.high + other.high }
+    }
+
+    fn times(self, factor: f64) -> Bounds {
+        Bounds { low: self.low * factor, high: self.high * factor }
+    }
+
+    fn within(self, low: f64, high: f64) -> Bounds {
+        Bounds { low: self.low.clamp(low, high), high: self.high.clamp(low, high) }
+    }
+}
+
+/// A job with all its attempts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobCost {
+    /// Job id.
+    pub job: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The partition of the last attempt.
+    pub partition: String,
+    /// Number of attempts that are known.
+    pub attempts: usize,
+    /// From the beginning of the first wait to the last end, or to now, hours.
+    pub wall_hours: f64,
+    /// Productive hours.
+    pub productive_hours: Bounds,
+    /// Productive time over wall-clock time, the wait in the queue included; `None` if no time has passed.
+    pub ettr: Option<Bounds>,
+    /// Whether the program reported the progress of each attempt that ran.
+    pub reported: bool,
+}
+
+/// Productive GPU hours of a partition in a month.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Goodput {
+    /// Partition.
+    pub partition: String,
+    /// Month in UTC, for example `2026-11`.
+    pub month: String,
+    /// GPU hours that jobs held.
+    pub gpu_hours: f64,
+    /// Productive ones.
+    pub productive: Bounds,
+}
+
+/// Why GPU hours were lost.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Loss {
+    /// A node failed.
+    Node(Cause),
+    /// In an incident, by the kind of its reason.
+    Incident(String),
+    /// The job took its nodes with it.
+    Itself,
+    /// Failed, with no evidence or undecided evidence against nodes.
+    Unknown,
+    /// By the job's time limit.
+    Timeout,
+    /// Ended by a user or an admin.
+    Cancelled,
+    /// For another job.
+    Preempted,
+    /// Beyond its memory.
+    OutOfMemory,
+    /// Starts and checkpoints of attempts that completed.
+    Overhead,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Node(cause) => write!(f, "node: {cause}"),
+            Loss::Incident(kind) => write!(f, "incident: {kind}"),
+            Loss::Itself => f.write_str("job that failed its nodes"),
+            Loss::Unknown => f.write_str("unknown"),
+            Loss::Timeout => f.write_str("time limit"),
+            Loss::Cancelled => f.write_str("cancelled"),
+            Loss::Preempted => f.write_str("preempted"),
+            Loss::OutOfMemory => f.write_str("out of memory"),
+            Loss::Overhead => f.write_str("start and checkpoints"),
+        }
+    }
+}
+
+/// GPU hours that were lost for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lost {
+    /// Why.
+    pub why: Loss,
+    /// Attempts.
+    pub attempts: usize,
+    /// GPU hours.
+    pub gpu_hours: Bounds,
+}
+
+/// Returns the costs of all jobs, by id.
+pub fn costs(history: &History, settings: &Settings) -> Vec<JobCost> {
+    let mut costs: Vec<JobCost> = Vec::new();
+    for of_job in history.attempts.chunk_by(|one, other| one.job == other.job) {
+        let (Some(first), Some(last)) = (of_job.first(), of_job.last()) else { continue };
+        let queued =
+            of_job.iter().map(|attempt| attempt.queued.min(attempt.start)).min().unwrap_or(first.start);
+        let end = of_job.iter().map(|attempt| end_of(history, attempt)).max().unwrap_or(first.start);
+        let wall_hours = hours(end.saturating_sub(queued));
+        let productive = of_job.iter().map(|attempt| productive_s(history, settings, attempt));
+        let productive_hours = productive.fold(Bounds::default(), Bounds::plus).times(1.0 / 3600.0);
+        costs.push(JobCost {
+            job: first.job,
+            uid: last.uid,
+            partition: last.partition.clone(),
+            attempts: of_job.len(),
+            wall_hours,
+            productive_hours,
+            ettr: (wall_hours > 0.0).then(|| productive_hours.times(1.0 / wall_hours).within(0.0, 1.0)),
+            reported: of_job.iter().all(|attempt| believable(history, attempt).is_some()),
+        });
+    }
+    costs
+}
+
+fn end_of(history: &History, attempt: &Attempt) -> UnixMillis {
+    attempt.end.map_or(history.now, |(end, _)| end).max(attempt.start)
+}
+
+fn run_s(history: &History, attempt: &Attempt) -> f64 {
+    seconds(end_of(history, attempt) - attempt.start)
+}
+
+/// Productive seconds of an attempt.
+fn productive_s(history: &History, settings: &Settings, attempt: &Attempt) -> Bounds {
+    let run = run_s(history, attempt);
+    let completed = matches!(attempt.end, Some((_, Outcome::Completed)));
+    if let Some(progress) = believable(history, attempt) {
+        return reported_s(history, attempt, progress, run, completed);
+    }
+    let restarts = history.restarts.get(&(attempt.job, attempt.attempt)).map_or(0, Vec::len);
+    // A restart inside the allocation can lose all that was before it.
+    let low = if completed && restarts == 0 {
+        (run - settings.longest_start_up_s) * (1.0 - settings.largest_checkpoint_share)
+    } else {
+        0.0
+    };
+    Bounds { low, high: run }.within(0.0, run)
+}
+
+/// The progress of an attempt, if it is possible: within its run, without negative times.
+fn believable<'a>(history: &'a History, attempt: &Attempt) -> Option<&'a Progress> {
+    /// Difference between the clocks of a node and the controller, milliseconds.
+    const CLOCKS: UnixMillis = 5_000;
+    let progress = history.progress.get(&(attempt.job, attempt.attempt))?;
+    let times = [progress.start_up_s, progress.checkpoint_s, progress.redone_s];
+    let run = run_s(history, attempt) + seconds(CLOCKS);
+    let possible =
+        times.iter().all(|time| time.is_finite() && *time >= 0.0) && times.iter().sum::<f64>() <= run;
+    let span = attempt.start.saturating_sub(CLOCKS)..=end_of(history, attempt) + CLOCKS;
+    let saved = progress.saved.is_none_or(|saved| span.contains(&saved));
+    (possible && saved && span.contains(&progress.last_step)).then_some(progress)
+}
+
+fn reported_s(
+    history: &History,
+    attempt: &Attempt,
+    progress: &Progress,
+    run: f64,
+    completed: bool,
+) -> Bounds {
+    let without = progress.start_up_s + progress.checkpoint_s + progress.redone_s;
+    let until = |time: UnixMillis| seconds(time.saturating_sub(attempt.start)) - without;
+    let steps = until(progress.last_step);
+    // Steps after the last one that is reported: the file of the program is written at intervals.
+    let after = seconds(end_of(history, attempt).saturating_sub(progress.last_step));
+    let low = match (completed, progress.saved) {
+        (true, _) => steps,
+        // What follows the last checkpoint is lost, unless a later checkpoint was not reported.
+        (false, Some(saved)) => until(saved.min(progress.last_step)),
+        (false, None) => 0.0,
+    };
+    // A start and repeated steps after the last checkpoint are not part of what was before it.
+    let restarted = history.restarts.contains_key(&(attempt.job, attempt.attempt));
+    let later = progress.redone_s + if restarted { progress.start_up_s } else { 0.0 };
+    let high = match progress.saved {
+        Some(_) if attempt.end.is_some() && !completed => low.max(0.0) + later,
+        _ => steps + after,
+    };
+    Bounds { low, high: high.max(low) }.within(0.0, run)
+}
+
+/// Returns productive GPU hours by partition and month. An attempt that spans months can have been productive in either: both
+/// intervals hold that.
+pub fn goodput(history: &History, settings: &Settings) -> Vec<Goodput> {
+    let mut sums: BTreeMap<(String, String), Goodput> = BTreeMap::new();
+    for attempt in &history.attempts {
+        let productive = productive_s(history, settings, attempt);
+        let run = run_s(history, attempt);
+        for (month, part) in months(attempt.start, end_of(history, attempt)) {
+            let key = (attempt.partition.clone(), month.clone());
+            let new = || Goodput { partition: attempt.partition.clone(), month, ..Goodput::default() };
+            let sum = sums.entry(key).or_insert_with(new);
+            let of_month =
+                Bounds { low: productive.low - (run - part), high: productive.high }.within(0.0, part);
+            let gpu_hours = f64::from(attempt.gpus) / 3600.0;
+            sum.gpu_hours += part * gpu_hours;
+            sum.productive = sum.productive.plus(of_month.times(gpu_hours));
+        }
+    }
+    sums.into_values().collect()
+}
+
+/// The months between two times, with their seconds.
+fn months(from: UnixMillis, to: UnixMillis) -> Vec<(String, f64)> {
+    const DAY: UnixMillis = 86_400_000;
+    let month = |time: UnixMillis| {
+        rfc3339(time).and_then(|text| text.get(..7).map(str::to_owned)).unwrap_or_default()
+    };
+    let mut months: Vec<(String, f64)> = Vec::new();
+    let mut at = from;
+    while at < to {
+        // Months begin with a day in UTC.
+        let next = ((at / DAY + 1) * DAY).min(to);
+        let part = seconds(next - at);
+        let name = month(at);
+        match months.last_mut() {
+            Some((last, sum)) if *last == name => *sum += part,
+            _ => months.push((name, part)),
+        }
+        at = next;
+    }
+    months
+}
+
+/// Returns the GPU hours that ended attempts lost, by reason.
+pub fn lost_by_cause(history: &History, judgement: &Judgement, settings: &Settings) -> Vec<Lost> {
+    let mut sums: BTreeMap<Loss, Lost> = BTreeMap::new();
+    for (attempt, blame) in history.attempts.iter().zip(&judgement.blames) {
+        let Some(why) = loss(attempt, blame, judgement) else { continue };
+        let run = run_s(history, attempt);
+        let productive = productive_s(history, settings, attempt);
+        let lost = Bounds { low: run - productive.high, high: run - productive.low };
+        let lost = lost.times(f64::from(attempt.gpus) / 3600.0);
+        let new = || Lost { why: why.clone(), attempts: 0, gpu_hours: Bounds::default() };
+        let sum = sums.entry(why.clone()).or_insert_with(new);
+        sum.attempts += 1;
+        sum.gpu_hours = sum.gpu_hours.plus(lost);
+    }
+    sums.into_values().collect()
+}
+
+fn loss(attempt: &Attempt, blame: &Blame, judgement: &Judgement) -> Option<Loss> {
+    let (_, outcome) = attempt.end?;
+    Some(match (outcome, blame) {
+        (Outcome::Completed, _) => Loss::Overhead,
+        (Outcome::Timeout, _) => Loss::Timeout,
+        (Outcome::Cancelled, _) => Loss::Cancelled,
+        (Outcome::Preempted, _) => Loss::Preempted,
+        (Outcome::OutOfMemory, _) => Loss::OutOfMemory,
+        (_, Blame::Node { cause, .. }) => Loss::Node(*cause),
+        (_, Blame::Itself) => Loss::Itself,
+        (_, Blame::Incident { incident }) => {
+            match judgement.incidents.get(*incident).map(|found| &found.reason) {
+                Some(Reason::Shared(shared)) => Loss::Incident(shared.kind.to_string()),
+                _ => Loss::Unknown,
+            }
+        }
+        _ => Loss::Unknown,
+    })
+}

@@ -1,0 +1,351 @@
+//! Events put in order: the same for late, doubled and shuffled events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use railgate_model::{Class, Severity, UnixMillis};
+
+use crate::event::{
+    Attempt, Card, Cause, Event, Grade, NodeFinding, Progress, Shared, SharedKind, Source, What,
+};
+
+/// All events up to a time.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The time of the judgement.
+    pub(crate) now: UnixMillis,
+    /// Time of the first event.
+    pub(crate) begin: UnixMillis,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) index: BTreeMap<String, usize>,
+    /// By job and attempt.
+    pub(crate) attempts: Vec<Attempt>,
+    /// Indices of the nodes of each attempt.
+    pub(crate) members: Vec<Vec<usize>>,
+    pub(crate) progress: BTreeMap<(u32, u32), Progress>,
+    pub(crate) restarts: BTreeMap<(u32, u32), Vec<UnixMillis>>,
+    forged: usize,
+    conflicting: usize,
+}
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    /// First event about the node.
+    pub(crate) first: UnixMillis,
+    places: BTreeMap<SharedKind, Vec<(UnixMillis, BTreeSet<String>)>>,
+    cards: Vec<(UnixMillis, BTreeSet<String>)>,
+    pub(crate) observed: Vec<Observed>,
+    marks: Vec<Mark>,
+    /// Intervals in which the node took no jobs. The last one may end at [`History::now`].
+    pub(crate) out: Vec<(UnixMillis, UnixMillis)>,
+    pub(crate) repairs: Vec<(UnixMillis, Option<String>)>,
+    /// Attempts on the node, by start.
+    pub(crate) attempts: Vec<usize>,
+    pub(crate) tested: Vec<(UnixMillis, bool)>,
+}
+
+/// One observation that something is wrong with a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Observed {
+    pub(crate) time: UnixMillis,
+    pub(crate) check: String,
+    pub(crate) cause: Cause,
+    pub(crate) grade: Grade,
+    pub(crate) card: Option<String>,
+    pub(crate) leaf: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    time: UnixMillis,
+    out: bool,
+}
+
+impl History {
+    /// Puts events in order. Events after `now` are left out. Of events with the same id, one counts.
+    pub fn new(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> History {
+        let (ordered, conflicting) = ordered(events, now);
+        let begin = ordered.first().map_or(now, |event| event.time);
+        let mut history = History { now, begin, conflicting, ..History::default() };
+        let mut attempts: BTreeMap<(u32, u32), Attempt> = BTreeMap::new();
+        for event in ordered {
+            if event.source == Source::User && event.what.needs_root() {
+                history.forged += 1;
+                continue;
+            }
+            match event.what {
+                What::JobStarted(attempt) | What::JobEnded(attempt) => {
+                    history.attempt(attempt, &mut attempts)
+                }
+                What::Restarted { job, attempt } => {
+                    history.restarts.entry((job, attempt)).or_default().push(event.time);
+                }
+                What::Progress(progress) => {
+                    history.progress.insert((progress.job, progress.attempt), progress);
+                }
+                about_node => history.about_node(event.time, about_node),
+            }
+        }
+        history.attempts = attempts.into_values().collect();
+        history.link();
+        history
+    }
+
+    /// Returns the time of the judgement.
+    pub fn now(&self) -> UnixMillis {
+        self.now
+    }
+
+    /// Returns the number of events that only root may write and a user's file contains. They are left out.
+    pub fn forged(&self) -> usize {
+        self.forged
+    }
+
+    /// Returns the number of ids that came with different contents. One of them counts, the same in any order.
+    pub fn conflicting(&self) -> usize {
+        self.conflicting
+    }
+
+    /// Returns the names of all nodes, sorted.
+    pub fn node_names(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str)
+    }
+
+    /// Returns all attempts by job and attempt.
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    pub(crate) fn name(&self, node: usize) -> &str {
+        self.nodes.get(node).map_or("", |node| node.name.as_str())
+    }
+
+    fn node(&mut self, name: &str, time: UnixMillis) -> &mut Node {
+        let next = self.nodes.len();
+        let index = match self.index.get(name) {
+            Some(index) => *index,
+            None => {
+                self.index.insert(name.to_owned(), next);
+                self.nodes.push(Node { name: name.to_owned(), first: time, ..Node::default() });
+                next
+            }
+        };
+        let node = &mut self.nodes[index];
+        node.first = node.first.min(time);
+        node
+    }
+
+    /// An end replaces a start and not the reverse; of two ends the later event counts.
+    fn attempt(&mut self, attempt: Attempt, attempts: &mut BTreeMap<(u32, u32), Attempt>) {
+        let attempt = Attempt { end: attempt.end.filter(|(end, _)| *end >= attempt.start), ..attempt };
+        let key = (attempt.job, attempt.attempt);
+        if attempts.get(&key).is_none_or(|known| known.end.is_none() || attempt.end.is_some()) {
+            attempts.insert(key, attempt);
+        }
+    }
+
+    fn about_node(&mut self, time: UnixMillis, what: What) {
+        match what {
+            What::Placed { node, shares } => {
+                let node = self.node(&node, time);
+                let mut named: BTreeMap<SharedKind, BTreeSet<String>> = BTreeMap::new();
+                for shared in shares {
+                    named.entry(shared.kind).or_default().insert(shared.name);
+                }
+                for (kind, names) in named {
+                    node.places.entry(kind).or_default().push((time, names));
+                }
+            }
+            What::Cards { node, cards } => {
+                let cards = cards.into_iter().map(|card: Card| card.uuid).collect();
+                self.node(&node, time).cards.push((time, cards));
+            }
+            What::Finding(finding) => {
+                let counts = counts(&finding);
+                let node = self.node(&finding.node, time);
+                if counts {
+                    node.observed.push(Observed {
+                        time,
+                        check: finding.check,
+                        cause: finding.cause,
+                        grade: finding.grade,
+                        card: finding.card,
+                        leaf: finding.leaf,
+                    });
+                }
+            }
+            What::Down { node } => {
+                let node = self.node(&node, time);
+                node.observed.push(Observed::down(time, "down"));
+                node.marks.push(Mark { time, out: true });
+            }
+            What::Rebooted { node, expected } => {
+                let node = self.node(&node, time);
+                if expected == Some(false) {
+                    node.observed.push(Observed::down(time, "reboot"));
+                }
+            }
+            What::Drained { node, .. } => self.node(&node, time).marks.push(Mark { time, out: true }),
+            What::Resumed { node } => self.node(&node, time).marks.push(Mark { time, out: false }),
+            What::Maintained { node, repair, card } => {
+                let node = self.node(&node, time);
+                if repair {
+                    node.repairs.push((time, card));
+                }
+            }
+            What::SelfTested { node, passed, .. } => {
+                let node = self.node(&node, time);
+                if let Some(passed) = passed {
+                    node.tested.push((time, passed));
+                }
+            }
+            What::JobStarted(_) | What::JobEnded(_) | What::Restarted { .. } | What::Progress(_) => {}
+        }
+    }
+
+    /// Links attempts and nodes, and derives when nodes took no jobs.
+    fn link(&mut self) {
+        for index in 0..self.attempts.len() {
+            let attempt = self.attempts[index].clone();
+            let mut members = Vec::with_capacity(attempt.nodes.len());
+            for name in &attempt.nodes {
+                let _ = self.node(name, attempt.start);
+                members.extend(self.index.get(name).copied());
+            }
+            members.sort_unstable();
+            members.dedup();
+            for node in &members {
+                let node = &mut self.nodes[*node];
+                node.attempts.push(index);
+                // Slurm starts jobs only on nodes in service: this replaces a resume event that was lost.
+                node.marks.push(Mark { time: attempt.start, out: false });
+            }
+            self.members.push(members);
+        }
+        let (now, attempts) = (self.now, &self.attempts);
+        for node in &mut self.nodes {
+            node.attempts.sort_by_key(|index| (attempts[*index].start, *index));
+            node.marks.sort_by_key(|mark| (mark.time, mark.out));
+            node.out = out_of_service(&node.marks, now);
+        }
+    }
+}
+
+/// Sorted by time, each id once. Of different events with one id the greatest by its text counts, so that the order of arrival does not.
+fn ordered(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> (Vec<Event>, usize) {
+    let mut events: Vec<Event> = events.into_iter().filter(|event| event.time <= now).collect();
+    events.sort_by(|one, other| one.id.cmp(&other.id));
+    let mut conflicting: BTreeSet<String> = BTreeSet::new();
+    let mut kept: Vec<Event> = Vec::with_capacity(events.len());
+    for event in events {
+        match kept.last_mut() {
+            Some(last) if last.id == event.id => {
+                if *last != event {
+                    conflicting.insert(event.id.clone());
+                    if format!("{event:?}") > format!("{last:?}") {
+                        *last = event;
+                    }
+                }
+            }
+            _ => kept.push(event),
+        }
+    }
+    kept.sort_by(|one, other| (one.time, &one.id).cmp(&(other.time, &other.id)));
+    (kept, conflicting.len())
+}
+
+/// What a peer claims, what proves nothing and what is no fault of a node does not count.
+fn counts(finding: &NodeFinding) -> bool {
+    finding.severity == Severity::Fail
+        && matches!(finding.class, Class::Node | Class::Fabric)
+        && finding.grade >= Grade::Sign
+        && finding.accuser.as_ref().is_none_or(|accuser| *accuser == finding.node)
+}
+
+fn out_of_service(marks: &[Mark], now: UnixMillis) -> Vec<(UnixMillis, UnixMillis)> {
+    let (mut out, mut since) = (Vec::new(), None);
+    for mark in marks {
+        match (mark.out, since) {
+            (true, None) => since = Some(mark.time),
+            (false, Some(from)) => {
+                out.push((from, mark.time));
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    out.extend(since.map(|from| (from, now)));
+    out
+}
+
+impl Observed {
+    fn down(time: UnixMillis, check: &str) -> Observed {
+        Observed {
+            time,
+            check: check.to_owned(),
+            cause: Cause::Down,
+            grade: Grade::Sign,
+            card: None,
+            leaf: None,
+        }
+    }
+}
+
+impl Node {
+    /// What the node shared with others at a time: of each kind what was last known, or what became known first.
+    pub(crate) fn shares(&self, time: UnixMillis) -> Vec<Shared> {
+        let mut shares = Vec::new();
+        for (kind, known) in &self.places {
+            let at = known.iter().rev().find(|(since, _)| *since <= time).or(known.first());
+            let names = at.into_iter().flat_map(|(_, names)| names);
+            shares.extend(names.map(|name| Shared { kind: *kind, name: name.clone() }));
+        }
+        shares
+    }
+
+    /// Whether [`Node::shares`] contains it.
+    pub(crate) fn has(&self, shared: &Shared, time: UnixMillis) -> bool {
+        let Some(known) = self.places.get(&shared.kind) else { return false };
+        let at = known.iter().rev().find(|(since, _)| *since <= time).or(known.first());
+        at.is_some_and(|(_, names)| names.contains(&shared.name))
+    }
+
+    /// All that the node ever shared.
+    pub(crate) fn ever_shared(&self) -> BTreeSet<Shared> {
+        let of_kind = |(kind, known): (&SharedKind, &Vec<(UnixMillis, BTreeSet<String>)>)| {
+            let kind = *kind;
+            let names = known.iter().flat_map(|(_, names)| names.iter().cloned()).collect::<Vec<String>>();
+            names.into_iter().map(move |name| Shared { kind, name })
+        };
+        self.places.iter().flat_map(of_kind).collect()
+    }
+
+    /// The cards that were last seen in the node; `None` if they were never read.
+    pub(crate) fn cards(&self) -> Option<&BTreeSet<String>> {
+        self.cards.last().map(|(_, cards)| cards)
+    }
+
+    /// When a card came into the node for the last time, if it is there.
+    pub(crate) fn since(&self, card: &str) -> Option<UnixMillis> {
+        let mut since = None;
+        for (time, cards) in &self.cards {
+            match (cards.contains(card), since) {
+                (true, None) => since = Some(*time),
+                (false, Some(_)) => since = None,
+                _ => {}
+            }
+        }
+        since
+    }
+
+    /// When a card that was seen in the node left it for the last time; `None` if it is there or never was.
+    pub(crate) fn left(&self, card: &str) -> Option<UnixMillis> {
+        let last = self.cards.iter().rposition(|(_, cards)| cards.contains(card))?;
+        self.cards.get(last + 1).map(|(time, _)| *time)
+    }
+
+    pub(crate) fn is_out(&self, time: UnixMillis) -> bool {
+        self.out.iter().any(|(from, to)| (*from..=*to).contains(&time))
+    }
+}

@@ -1,0 +1,446 @@
+//! Faults close in time on what nodes share, or on the nodes of one job or of the jobs of one user, are one incident.
+//!
+//! A scan statistic, after Kulldorff (1997): the gain of a cluster is the logarithm of the likelihood ratio between "each node that
+//! shares this failed with the share that did" and "each failed at the fleet's rate". The cluster with the largest gain
+//! is taken first, so that faults belong to what explains them best: to the leaf switch whose nodes all failed, not to the
+//! driver version that these nodes share with the rest of the fleet. It must exceed the logarithm of the number of places and
+//! times where chance could have made one, divided by [`Settings::false_incidents`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use railgate_model::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Cause, Grade, Shared, SharedKind};
+use crate::fault::{Fault, has_failed};
+use crate::history::History;
+use crate::settings::Settings;
+
+/// A late node belongs to an incident if that is twenty times as likely as that it failed by itself.
+const LATE_NODE: f64 = 20.0;
+
+/// A job can kill two nodes: that two nodes of a small job fail by chance within minutes is as rare as three of a leaf switch.
+const FEWEST_NODES_OF_JOB: usize = 2;
+
+/// What an incident is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Something that the nodes share.
+    Shared(Shared),
+    /// An attempt of a job that took its nodes with it.
+    Job {
+        /// Job id.
+        job: u32,
+        /// Attempt.
+        attempt: u32,
+    },
+    /// The jobs of one user.
+    User {
+        /// The user.
+        uid: u32,
+    },
+}
+
+/// Several faults with one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incident {
+    /// The reason.
+    pub reason: Reason,
+    /// The most frequent cause of its faults.
+    pub cause: Cause,
+    /// The nodes that failed, sorted.
+    pub nodes: Vec<String>,
+    /// Number of nodes that could have failed: that share it, or that the job had.
+    pub of: usize,
+    /// First fault.
+    pub start: UnixMillis,
+    /// Last fault; `None` while further nodes can fail.
+    pub end: Option<UnixMillis>,
+    /// One line for a person.
+    pub what: String,
+}
+
+/// Result of the scan.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) incidents: Vec<Incident>,
+    /// For each fault its incident.
+    pub(crate) of_fault: Vec<Option<usize>>,
+    /// Faults of peers of a node that proof names: they count against no node.
+    pub(crate) collateral: BTreeSet<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Shared(Shared),
+    /// Index of the attempt.
+    Job(usize),
+    /// The jobs of a user that run at the time.
+    User(u32),
+}
+
+impl Place {
+    fn is_of_jobs(&self) -> bool {
+        matches!(self, Place::Job(_) | Place::User(_))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Cluster {
+    faults: Vec<usize>,
+    of: usize,
+    gain: f64,
+}
+
+struct Scan<'a> {
+    history: &'a History,
+    settings: &'a Settings,
+    faults: &'a [Fault],
+    /// Faults by place, by time.
+    places: BTreeMap<Place, Vec<usize>>,
+    of_fault: Vec<BTreeSet<Place>>,
+    /// Number of places of each kind in the fleet.
+    kinds: BTreeMap<SharedKind, usize>,
+    members: BTreeMap<(Shared, UnixMillis), usize>,
+    /// Faults per millisecond of a node.
+    rate: f64,
+}
+
+/// Finds the incidents.
+pub(crate) fn incidents(history: &History, settings: &Settings, faults: &[Fault]) -> Found {
+    let mut found = Found { of_fault: vec![None; faults.len()], ..Found::default() };
+    // The first pass counts faults of incidents as if each node had failed alone, which makes it cautious.
+    for _ in 0..2 {
+        let alone = found.of_fault.iter().filter(|incident| incident.is_none()).count();
+        let mut scan = Scan::new(history, settings, faults, alone);
+        found = scan.run();
+    }
+    found
+}
+
+impl<'a> Scan<'a> {
+    fn new(history: &'a History, settings: &'a Settings, faults: &'a [Fault], alone: usize) -> Scan<'a> {
+        let mut places: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        let mut of_fault = Vec::with_capacity(faults.len());
+        for (index, fault) in faults.iter().enumerate() {
+            let of = places_of(history, settings, fault);
+            for place in &of {
+                places.entry(place.clone()).or_default().push(index);
+            }
+            of_fault.push(of);
+        }
+        let shared: BTreeSet<Shared> = history.nodes.iter().flat_map(|node| node.ever_shared()).collect();
+        let mut kinds = BTreeMap::new();
+        for shared in shared {
+            *kinds.entry(shared.kind).or_insert(0) += 1;
+        }
+        let span = history.now.saturating_sub(history.begin).max(settings.together);
+        let rate = (alone as f64 + 1.0) / (history.nodes.len().max(1) as f64 * span as f64);
+        Scan { history, settings, faults, places, of_fault, kinds, members: BTreeMap::new(), rate }
+    }
+
+    fn run(&mut self) -> Found {
+        let mut found = Found { of_fault: vec![None; self.faults.len()], ..Found::default() };
+        let mut taken: Vec<(Place, Cluster)> = Vec::new();
+        let mut clusters: BTreeMap<Place, Vec<Cluster>> = BTreeMap::new();
+        let mut again: BTreeSet<Place> = self.places.keys().cloned().collect();
+        loop {
+            for place in std::mem::take(&mut again) {
+                let left = self.clusters(&place, &found);
+                if left.is_empty() {
+                    clusters.remove(&place)
+                } else {
+                    clusters.insert(place, left)
+                };
+            }
+            let Some((place, cluster)) = best(&clusters) else { break };
+            for fault in &cluster.faults {
+                again.extend(self.of_fault[*fault].iter().cloned());
+            }
+            let culprit = if place.is_of_jobs() { self.only_proof(&cluster) } else { None };
+            match culprit {
+                // The node that proof names took its peers with it, not the job.
+                Some(node) => {
+                    let of_others =
+                        cluster.faults.iter().copied().filter(|fault| self.faults[*fault].node != node);
+                    found.collateral.extend(of_others);
+                }
+                None => {
+                    for fault in &cluster.faults {
+                        found.of_fault[*fault] = Some(taken.len());
+                    }
+                    taken.push((place, cluster));
+                }
+            }
+        }
+        self.absorb(&mut taken, &mut found);
+        self.finish(taken, found)
+    }
+
+    /// Clusters of one place that exceed what chance can explain.
+    fn clusters(&mut self, place: &Place, found: &Found) -> Vec<Cluster> {
+        let is_free = |fault: &usize| found.of_fault[*fault].is_none() && !found.collateral.contains(fault);
+        let free: Vec<usize> =
+            self.places.get(place).into_iter().flatten().copied().filter(is_free).collect();
+        let mut clusters = Vec::new();
+        let mut current: Vec<usize> = Vec::new();
+        for fault in free {
+            if let Some(last) = current.last()
+                && self.faults[fault].time > self.faults[*last].time + self.settings.together
+            {
+                clusters.extend(self.cluster(place, std::mem::take(&mut current)));
+            }
+            current.push(fault);
+        }
+        clusters.extend(self.cluster(place, current));
+        clusters
+    }
+
+    fn cluster(&mut self, place: &Place, faults: Vec<usize>) -> Option<Cluster> {
+        let failed = faults.iter().map(|fault| self.faults[*fault].node).collect::<BTreeSet<usize>>().len();
+        let (fewest, looks) = match place {
+            Place::Shared(shared) => {
+                let span = self.history.now.saturating_sub(self.history.begin) as f64;
+                let times = (span / self.settings.together as f64).max(1.0);
+                let places = self.kinds.get(&shared.kind).copied().unwrap_or(1) as f64;
+                (self.settings.fewest_nodes, places * times)
+            }
+            Place::Job(_) | Place::User(_) => (FEWEST_NODES_OF_JOB, self.history.attempts.len() as f64),
+        };
+        if failed < fewest {
+            return None;
+        }
+        let first = self.faults[*faults.first()?].time;
+        let last = self.faults[*faults.last()?].time;
+        let of = match place {
+            Place::Shared(shared) => self.members(shared, first).max(failed),
+            Place::Job(attempt) => self.history.members[*attempt].len().max(failed),
+            Place::User(uid) => self.nodes_of_user(*uid, first, last).max(failed),
+        };
+        let gain = gain(failed as f64, of as f64, self.chance(last - first));
+        (gain > (looks / self.settings.false_incidents).ln()).then_some(Cluster { faults, of, gain })
+    }
+
+    /// Number of nodes that share something at a time. Counted once: large clusters are searched again and again.
+    fn members(&mut self, shared: &Shared, time: UnixMillis) -> usize {
+        let count = || self.history.nodes.iter().filter(|node| node.has(shared, time)).count();
+        *self.members.entry((shared.clone(), time)).or_insert_with(count)
+    }
+
+    /// Number of nodes on which jobs of a user ran between two times, or had ended shortly before.
+    fn nodes_of_user(&self, uid: u32, first: UnixMillis, last: UnixMillis) -> usize {
+        let mut nodes: BTreeSet<usize> = BTreeSet::new();
+        for (attempt, members) in self.history.attempts.iter().zip(&self.history.members) {
+            let end = attempt.end.map_or(last, |(end, _)| end);
+            if attempt.uid == uid && attempt.start <= last && end + self.settings.after_end >= first {
+                nodes.extend(members);
+            }
+        }
+        nodes.len()
+    }
+
+    /// The only node of a cluster of which there is proof.
+    fn only_proof(&self, cluster: &Cluster) -> Option<usize> {
+        let proofs = cluster.faults.iter().map(|fault| &self.faults[*fault]);
+        let nodes: BTreeSet<usize> =
+            proofs.filter(|fault| fault.grade == Grade::Proof).map(|fault| fault.node).collect();
+        if nodes.len() == 1 { nodes.first().copied() } else { None }
+    }
+
+    /// Adds single late nodes of what is mostly down, and joins incidents of one place that follow each other.
+    fn absorb(&self, taken: &mut [(Place, Cluster)], found: &mut Found) {
+        let mut order: Vec<usize> = (0..taken.len()).collect();
+        order.sort_by_key(|index| (self.start(&taken[*index].1), taken[*index].0.clone()));
+        let mut into: Vec<usize> = (0..taken.len()).collect();
+        for (rank, index) in order.iter().enumerate() {
+            let (place, cluster) = &taken[*index];
+            if place.is_of_jobs() {
+                continue;
+            }
+            let before = order[..rank].iter().rev().find(|other| {
+                let (earlier_place, earlier) = &taken[**other];
+                earlier_place == place && self.start(cluster) <= self.last(earlier) + self.settings.quiet
+            });
+            if let Some(before) = before {
+                into[*index] = into[*before];
+            }
+        }
+        for incident in found.of_fault.iter_mut().flatten() {
+            *incident = into[*incident];
+        }
+        for index in 0..taken.len() {
+            if into[index] != index {
+                let (later, target) = (taken[index].1.clone(), &mut taken[into[index]].1);
+                target.faults.extend(later.faults);
+                target.of = target.of.max(later.of);
+                taken[index].1.faults.clear();
+            }
+        }
+        for (index, (place, cluster)) in taken.iter_mut().enumerate() {
+            if cluster.faults.is_empty() || place.is_of_jobs() {
+                continue;
+            }
+            let start = self.start(cluster);
+            let (mut first, mut last) = (start, self.last(cluster));
+            let mut nodes: BTreeSet<usize> =
+                cluster.faults.iter().map(|fault| self.faults[*fault].node).collect();
+            let of = cluster.of as f64;
+            for fault in self.places.get(place).into_iter().flatten() {
+                let Fault { time, node, .. } = &self.faults[*fault];
+                let is_free = found.of_fault[*fault].is_none() && !found.collateral.contains(fault);
+                let is_near = (start.saturating_sub(self.settings.together)..=last + self.settings.quiet)
+                    .contains(time);
+                let (from, to) = (first.min(*time), last.max(*time));
+                let (before, after) = (nodes.len() as f64, nodes.len() as f64 + 1.0);
+                let chance = self.chance(to - from);
+                let more = gain(after, of.max(after), chance) - gain(before, of, chance);
+                if is_free && is_near && (nodes.contains(node) || more > LATE_NODE.ln()) {
+                    found.of_fault[*fault] = Some(index);
+                    cluster.faults.push(*fault);
+                    nodes.insert(*node);
+                    (first, last) = (from, to);
+                }
+            }
+        }
+    }
+
+    /// Probability that a node fails by itself in a cluster that lasts this long.
+    fn chance(&self, span: UnixMillis) -> f64 {
+        (self.rate * (span + self.settings.together) as f64).min(0.5)
+    }
+
+    fn start(&self, cluster: &Cluster) -> UnixMillis {
+        cluster.faults.iter().map(|fault| self.faults[*fault].time).min().unwrap_or(0)
+    }
+
+    fn last(&self, cluster: &Cluster) -> UnixMillis {
+        cluster.faults.iter().map(|fault| self.faults[*fault].time).max().unwrap_or(0)
+    }
+
+    /// Numbers the incidents by start.
+    fn finish(&self, taken: Vec<(Place, Cluster)>, mut found: Found) -> Found {
+        let mut numbered: Vec<(usize, Incident)> = taken
+            .into_iter()
+            .enumerate()
+            .filter(|(_, (_, cluster))| !cluster.faults.is_empty())
+            .map(|(index, (place, cluster))| (index, self.incident(place, &cluster)))
+            .collect();
+        numbered.sort_by(|(_, one), (_, other)| (one.start, &one.reason).cmp(&(other.start, &other.reason)));
+        let number: BTreeMap<usize, usize> =
+            numbered.iter().enumerate().map(|(number, (index, _))| (*index, number)).collect();
+        for incident in &mut found.of_fault {
+            *incident = incident.and_then(|index| number.get(&index).copied());
+        }
+        found.incidents = numbered.into_iter().map(|(_, incident)| incident).collect();
+        found
+    }
+
+    fn incident(&self, place: Place, cluster: &Cluster) -> Incident {
+        let faults = || cluster.faults.iter().map(|fault| &self.faults[*fault]);
+        let nodes: BTreeSet<usize> = faults().map(|fault| fault.node).collect();
+        let mut nodes: Vec<String> =
+            nodes.into_iter().map(|node| self.history.name(node).to_owned()).collect();
+        nodes.sort();
+        let mut causes: BTreeMap<Cause, usize> = BTreeMap::new();
+        for fault in faults() {
+            *causes.entry(fault.cause).or_insert(0) += 1;
+        }
+        let cause =
+            causes.iter().rev().max_by_key(|(_, count)| **count).map_or(Cause::Other, |(cause, _)| *cause);
+        let (start, last) = (self.start(cluster), self.last(cluster));
+        let end = (last + self.settings.quiet < self.history.now).then_some(last);
+        let of = cluster.of.max(nodes.len());
+        let (reason, what) = match place {
+            Place::Shared(shared) => {
+                let what = format!(
+                    "{} of {of} nodes of {} {} failed: {cause}",
+                    nodes.len(),
+                    shared.kind,
+                    shared.name
+                );
+                (Reason::Shared(shared), what)
+            }
+            Place::Job(attempt) => {
+                let attempt = &self.history.attempts[attempt];
+                let what =
+                    format!("{} of {of} nodes of job {} failed with it: {cause}", nodes.len(), attempt.job);
+                (Reason::Job { job: attempt.job, attempt: attempt.attempt }, what)
+            }
+            Place::User(uid) => {
+                let what = format!("{} of {of} nodes with jobs of user {uid} failed: {cause}", nodes.len());
+                (Reason::User { uid }, what)
+            }
+        };
+        Incident { reason, cause, nodes, of, start, end, what }
+    }
+}
+
+/// Where a fault could belong: to what its node shares and that can show this cause, and to jobs that failed with it.
+fn places_of(history: &History, settings: &Settings, fault: &Fault) -> BTreeSet<Place> {
+    let mut places = BTreeSet::new();
+    let shares = history.nodes.get(fault.node).map(|node| node.shares(fault.time)).unwrap_or_default();
+    for shared in shares {
+        // A node with eight rails has eight leaf switches: the port that failed names one.
+        let is_other_leaf =
+            shared.kind == SharedKind::Leaf && !fault.leafs.is_empty() && !fault.leafs.contains(&shared.name);
+        if shared.kind.explains(fault.cause) && !is_other_leaf {
+            places.insert(Place::Shared(shared));
+        }
+    }
+    for attempt in &fault.attempts {
+        // A job that was cancelled or completed can leave its nodes unable to end it: only around its end.
+        let is_possible = |known: &crate::Attempt| {
+            known.end.is_none_or(|(end, _)| {
+                has_failed(known) || (end.saturating_sub(settings.before_end)..).contains(&fault.time)
+            })
+        };
+        if history.attempts.get(*attempt).is_some_and(is_possible) {
+            places.insert(Place::Job(*attempt));
+            places.extend(history.attempts.get(*attempt).map(|attempt| Place::User(attempt.uid)));
+        }
+    }
+    places
+}
+
+/// The cluster with the largest gain; of equal ones that of the first place.
+fn best(clusters: &BTreeMap<Place, Vec<Cluster>>) -> Option<(Place, Cluster)> {
+    let mut best: Option<(&Place, &Cluster)> = None;
+    for (place, of_place) in clusters {
+        for cluster in of_place {
+            if best.is_none_or(|(_, known)| cluster.gain > known.gain + 1e-9) {
+                best = Some((place, cluster));
+            }
+        }
+    }
+    best.map(|(place, cluster)| (place.clone(), cluster.clone()))
+}
+
+/// Logarithm of the likelihood ratio: `failed` of `of` nodes with their own share against the share that chance makes.
+fn gain(failed: f64, of: f64, chance: f64) -> f64 {
+    let share = failed / of;
+    if share <= chance {
+        return 0.0;
+    }
+    let spared = of - failed;
+    let of_spared = if spared > 0.0 { spared * ((1.0 - share) / (1.0 - chance)).ln() } else { 0.0 };
+    failed * (share / chance).ln() + of_spared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gain_grows_with_the_share_that_failed() {
+        let chance = 7e-5;
+        let leaf = gain(32.0, 32.0, chance);
+        let fleet = gain(32.0, 1000.0, chance);
+        assert!(leaf > fleet && fleet > 0.0, "{leaf} {fleet}");
+        // 28 of a leaf's 32 nodes, 16 of which fill a rack.
+        assert!(gain(28.0, 32.0, chance) > gain(16.0, 16.0, chance));
+        // A job with 20 nodes under a leaf of 32.
+        assert!(gain(20.0, 20.0, chance) > gain(20.0, 32.0, chance));
+        assert_eq!(gain(0.0, 32.0, chance), 0.0);
+    }
+}

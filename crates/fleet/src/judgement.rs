@@ -1,0 +1,73 @@
+//! The judgement of a whole history.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::blame::{Blame, blames, killers};
+use crate::exposure::{Exposure, stratum};
+use crate::fault::{Fault, faults};
+use crate::history::History;
+use crate::incident::{Incident, incidents};
+use crate::lemon::{Case, NodeRecord, records};
+use crate::settings::Settings;
+
+/// What follows from a history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judgement {
+    /// By start.
+    pub incidents: Vec<Incident>,
+    /// Why each attempt ended, in the order of [`History::attempts`].
+    pub blames: Vec<Blame>,
+    /// All nodes, by name.
+    pub nodes: Vec<NodeRecord>,
+}
+
+impl Judgement {
+    /// Returns the record of a node.
+    pub fn node(&self, name: &str) -> Option<&NodeRecord> {
+        let index = self.nodes.binary_search_by(|record| record.node.as_str().cmp(name)).ok()?;
+        self.nodes.get(index)
+    }
+}
+
+/// Judges a history: the same for any order in which its events arrived.
+pub fn judge(history: &History, settings: &Settings) -> Judgement {
+    let faults = faults(history, settings);
+    let found = incidents(history, settings, &faults);
+    let exposure = Exposure::new(history);
+    let mut alone: Vec<usize> = (0..faults.len())
+        .filter(|fault| found.of_fault[*fault].is_none() && !found.collateral.contains(fault))
+        .collect();
+    let whole = exposure.rates(&strata(&faults, &alone, history.begin), history.begin, history.now);
+    let killers = killers(history, settings, &faults, &alone, &exposure, &whole);
+    alone.retain(|fault| !killers.contains(fault));
+    let from = history.now.saturating_sub(settings.window);
+    let rates = exposure.rates(&strata(&faults, &alone, from), from, history.now);
+    let open = found.incidents.iter().filter(|incident| incident.end.is_none());
+    let in_incident: BTreeSet<usize> = open
+        .flat_map(|incident| &incident.nodes)
+        .filter_map(|node| history.index.get(node).copied())
+        .collect();
+    let case = Case {
+        history,
+        settings,
+        faults: &faults,
+        alone: &alone,
+        exposure: &exposure,
+        rates: &rates,
+        in_incident: &in_incident,
+    };
+    let nodes = records(&case);
+    let blames = blames(history, settings, &faults, &found, &killers);
+    Judgement { incidents: found.incidents, blames, nodes }
+}
+
+/// Strata of the faults since a time.
+fn strata(faults: &[Fault], of: &[usize], from: u64) -> Vec<usize> {
+    of.iter()
+        .map(|index| &faults[*index])
+        .filter(|fault| fault.time >= from)
+        .map(|fault| stratum(fault.job_nodes))
+        .collect()
+}
