@@ -45,6 +45,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &[],
         "`pair` carries the conversation of two nodes, for `railgate` and for `rdma-selftest`, which is a workspace of its own",
     ),
+    (
+        "fleet-store",
+        &["fleet", "fsutil", "model", "text"],
+        "`fleet-store` keeps the events of a fleet in one file, and judges nothing (decision 0015)",
+    ),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
     ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
     ("rails", &["model", "text"], "`rails` is pure: it knows a node from its snapshot"),

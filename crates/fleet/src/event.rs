@@ -18,6 +18,14 @@ pub struct Event {
     pub what: What,
 }
 
+impl Event {
+    /// Returns whether this event counts rather than another one with the same id: the same answer in any order of arrival.
+    pub fn supersedes(&self, other: &Event) -> bool {
+        let key = |event: &Event| (event.time, event.source, format!("{:?}", event.what));
+        key(self) > key(other)
+    }
+}
+
 /// Who could have written an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

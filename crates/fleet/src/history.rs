@@ -232,7 +232,7 @@ impl History {
     }
 }
 
-/// Sorted by time, each id once. Of different events with one id the greatest by its text counts, so that the order of arrival does not.
+/// Sorted by time, each id once: of different events with one id that which supersedes the others.
 fn ordered(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> (Vec<Event>, usize) {
     let mut events: Vec<Event> = events.into_iter().filter(|event| event.time <= now).collect();
     events.sort_by(|one, other| one.id.cmp(&other.id));
@@ -243,7 +243,7 @@ fn ordered(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> (Vec<Eve
             Some(last) if last.id == event.id => {
                 if *last != event {
                     conflicting.insert(event.id.clone());
-                    if format!("{event:?}") > format!("{last:?}") {
+                    if event.supersedes(last) {
                         *last = event;
                     }
                 }

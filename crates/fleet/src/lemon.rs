@@ -162,14 +162,15 @@ fn count(
     count.repaired = repairs.map(|(time, _)| *time).chain(swapped).max();
     let (before, after): (Vec<usize>, Vec<usize>) =
         stayed.into_iter().partition(|index| repaired(&case.faults[*index]).is_some());
-    // The same cause again, on probation: the repair was none.
+    // The same card again, or the same cause on probation: the repair was none.
     let is_again = |later: &usize| {
         let later = &case.faults[*later];
         before.iter().any(|earlier| {
             let earlier = &case.faults[*earlier];
             let since = repaired(earlier).unwrap_or(earlier.last);
-            earlier.cause == later.cause
-                && worked(case, node, since, later.time) < case.settings.probation_hours
+            let is_same_card = earlier.card.is_some() && earlier.card == later.card;
+            let on_probation = || worked(case, node, since, later.time) < case.settings.probation_hours;
+            is_same_card || (earlier.cause == later.cause && on_probation())
         })
     };
     count.came_back = after.iter().any(is_again);

@@ -60,7 +60,7 @@ impl Default for Settings {
             false_incidents: 0.01,
             fewest_nodes: 3,
             fewest_faults: 2,
-            false_lemons: 0.05,
+            false_lemons: 0.1,
             times: 1.0,
             credible: 0.90,
             job_times: 5.0,

@@ -1,0 +1,26 @@
+//! The history of a fleet in one SQLite file on a local disk.
+//!
+//! ```text
+//! fleet.db         events by id, the lease of the writer; 0600
+//! fleet.db-wal     SQLite's write-ahead log: empty after each intake
+//! fleet.db.lock    lock between processes of this machine
+//! ```
+//!
+//! - [`Writer`] is the only one that writes: by a lock on this machine, and by a lease in the file where two controllers reach one
+//!   disk. Each write proves that the lease is still its own.
+//! - Intake is idempotent: an event that is known changes nothing. Of two events with one id the same counts in any order.
+//! - An intake is committed and on the disk when [`Writer::take_in`] returns. After a full disk or a crash all earlier ones are there.
+//! - Each event has a checksum of its own, since SQLite checks the structure of its pages and not their content.
+//! - [`Reader`] reads while a writer writes.
+
+mod check;
+mod error;
+mod file_system;
+mod reader;
+mod rows;
+mod schema;
+mod writer;
+
+pub use error::StoreError;
+pub use reader::Reader;
+pub use writer::{Taken, Writer};

@@ -1,0 +1,276 @@
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use railgate_fleet::Event;
+use railgate_fsutil::{FileLock, trusted};
+use railgate_model::UnixMillis;
+use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use crate::check::{open_existing, quick_check};
+use crate::file_system::check_local;
+use crate::rows::{Row, by_id, milliseconds};
+use crate::schema::{STEPS, migrate, version};
+use crate::{StoreError, rows};
+
+/// How long a lease is valid after the last write, milliseconds. Another controller can take over later; its clock may be a minute off.
+const LEASE: UnixMillis = 5 * 60_000;
+
+/// Pages that a backup copies at once, and the pause between two such steps: the writer is not kept waiting.
+const BACKUP_PAGES: i32 = 1000;
+const BACKUP_PAUSE: Duration = Duration::from_millis(5);
+
+/// The only process that writes a history.
+pub struct Writer {
+    connection: Connection,
+    path: PathBuf,
+    holder: String,
+    _lock: FileLock,
+}
+
+/// What became of the events of an intake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Not known before.
+    pub new: usize,
+    /// Known.
+    pub known: usize,
+    /// Known with another content.
+    pub conflicting: usize,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer")
+            .field("path", &self.path)
+            .field("holder", &self.holder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Opens a history for writing, and creates it if it does not exist.
+    ///
+    /// `holder` names this controller and process, for example `ctld1 4711 <boot id>`; `now` is the time.
+    ///
+    /// # Errors
+    /// Returns an error if others can change the path, the file system is not a local one, another process or controller writes the
+    /// history, or the file is damaged, foreign, or of a later release.
+    pub fn open(path: &Path, holder: &str, now: UnixMillis) -> Result<Writer, StoreError> {
+        let (dir, name) = match (path.parent(), path.file_name()) {
+            (Some(dir), Some(name)) if !dir.as_os_str().is_empty() => (trusted(dir)?, name),
+            (Some(_), Some(name)) => (trusted(Path::new("."))?, name),
+            _ => return Err(StoreError::Absent { path: path.to_owned() }),
+        };
+        check_local(&dir)?;
+        let path = dir.join(name);
+        let lock = with_suffix(&path, ".lock");
+        let lock = FileLock::try_take(&lock).map_err(|why| StoreError::io(&lock, why))?.ok_or_else(|| {
+            StoreError::Held { path: path.clone(), holder: "another process of this machine".to_owned() }
+        })?;
+        if fs::symlink_metadata(&path).is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound) {
+            create(&path)?;
+        }
+        trusted(&path)?;
+        let mut connection = open_existing(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let sqlite = |why| StoreError::sqlite(&path, why);
+        let found = version(&connection, &path, STEPS)?;
+        connection.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
+        // A commit is on the disk.
+        connection.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
+        migrate(&mut connection, &path, found, STEPS)?;
+        let mut writer = Writer { connection, path, holder: holder.to_owned(), _lock: lock };
+        writer.take_lease(now)?;
+        Ok(writer)
+    }
+
+    fn take_lease(&mut self, now: UnixMillis) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        let sqlite = |why| StoreError::sqlite(&path, why);
+        let change = self.begin()?;
+        let lease =
+            change.query_row("SELECT holder, until FROM lease", [], |row| Ok((row.get(0)?, row.get(1)?)));
+        let lease: Option<(String, i64)> = lease.optional().map_err(sqlite)?;
+        let Some((holder, until)) = lease else {
+            return Err(StoreError::damaged(&path, "no lease"));
+        };
+        if holder != self.holder && until > milliseconds(now) {
+            return Err(StoreError::Held { path, holder });
+        }
+        let until = milliseconds(now.saturating_add(LEASE));
+        change
+            .execute("UPDATE lease SET holder = ?1, until = ?2", params![self.holder, until])
+            .map_err(sqlite)?;
+        change.commit().map_err(sqlite)
+    }
+
+    fn begin(&self) -> Result<Transaction<'_>, StoreError> {
+        // One connection, one transaction at a time: each function that begins one ends it.
+        Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)
+            .map_err(|why| StoreError::sqlite(&self.path, why))
+    }
+
+    /// Takes in events, all or none of them. They are on the disk when it returns.
+    ///
+    /// # Errors
+    /// Returns an error if the disk is full, the lease was lost, or the file is damaged. Nothing of these events was written then.
+    pub fn take_in(&mut self, events: &[Event], now: UnixMillis) -> Result<Taken, StoreError> {
+        let sqlite = |why| StoreError::sqlite(&self.path, why);
+        let change = self.begin()?;
+        self.renew(&change, now)?;
+        let mut taken = Taken::default();
+        {
+            let text = "INSERT INTO event (id, time, body, checksum) VALUES (?1, ?2, ?3, ?4) \
+                        ON CONFLICT (id) DO UPDATE SET time = ?2, body = ?3, checksum = ?4";
+            let mut insert = change.prepare_cached(text).map_err(sqlite)?;
+            for event in events {
+                let counts = match by_id(&change, &self.path, &event.id)? {
+                    None => {
+                        taken.new += 1;
+                        true
+                    }
+                    Some(known) if known == *event => {
+                        taken.known += 1;
+                        false
+                    }
+                    Some(known) => {
+                        taken.conflicting += 1;
+                        event.supersedes(&known)
+                    }
+                };
+                if counts {
+                    let row = Row::of(event, &self.path)?;
+                    insert.execute(params![row.id, row.time, row.body, row.checksum]).map_err(sqlite)?;
+                }
+            }
+        }
+        change.commit().map_err(sqlite)?;
+        self.checkpoint();
+        Ok(taken)
+    }
+
+    /// Moves what was committed from the write-ahead log into the file and empties the log: a damaged log loses its commits without
+    /// an error. If a reader or a full disk prevents it, the log keeps them until the next time.
+    fn checkpoint(&self) {
+        let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    }
+
+    fn renew(&self, change: &Transaction<'_>, now: UnixMillis) -> Result<(), StoreError> {
+        let until = milliseconds(now.saturating_add(LEASE));
+        let renewed =
+            change.execute("UPDATE lease SET until = ?1 WHERE holder = ?2", params![until, self.holder]);
+        match renewed.map_err(|why| StoreError::sqlite(&self.path, why))? {
+            0 => Err(StoreError::LeaseLost { path: self.path.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes events before a time. Returns their number.
+    ///
+    /// # Errors
+    /// As [`Writer::take_in`].
+    pub fn forget_before(&mut self, time: UnixMillis, now: UnixMillis) -> Result<usize, StoreError> {
+        let sqlite = |why| StoreError::sqlite(&self.path, why);
+        let change = self.begin()?;
+        self.renew(&change, now)?;
+        let gone =
+            change.execute("DELETE FROM event WHERE time < ?1", [milliseconds(time)]).map_err(sqlite)?;
+        change.commit().map_err(sqlite)?;
+        self.checkpoint();
+        Ok(gone)
+    }
+
+    /// Returns the events from one time to another, both included, by time and id.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or the checksum of an event is wrong.
+    pub fn events(&self, from: UnixMillis, to: UnixMillis) -> Result<Vec<Event>, StoreError> {
+        rows::events(&self.connection, &self.path, from, to)
+    }
+
+    /// Writes a copy by SQLite's backup interface, checks it, and puts it at `to`, replacing an older one. The copy is a whole
+    /// history without a lease: to restore it, put it in the place of a damaged file while no writer runs.
+    ///
+    /// # Errors
+    /// Returns an error if others can change the directory of `to`, or the copy cannot be written or is damaged. An older file at `to` is kept then.
+    pub fn backup(&self, to: &Path) -> Result<(), StoreError> {
+        let (dir, name) = match (to.parent(), to.file_name()) {
+            (Some(dir), Some(name)) => {
+                (trusted(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?, name)
+            }
+            _ => return Err(StoreError::Absent { path: to.to_owned() }),
+        };
+        check_local(&dir)?;
+        let to = dir.join(name);
+        let draft = with_suffix(&to, ".new");
+        let result = self.copy(&draft, &to);
+        if result.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        result
+    }
+
+    fn copy(&self, draft: &Path, to: &Path) -> Result<(), StoreError> {
+        let sqlite = |why| StoreError::sqlite(draft, why);
+        let mut copy = empty(draft)?;
+        {
+            let backup = Backup::new(&self.connection, &mut copy).map_err(sqlite)?;
+            backup.run_to_completion(BACKUP_PAGES, BACKUP_PAUSE, None).map_err(sqlite)?;
+        }
+        copy.pragma_update(None, "journal_mode", "DELETE").map_err(sqlite)?;
+        copy.execute("UPDATE lease SET holder = '', until = 0", []).map_err(sqlite)?;
+        quick_check(&copy, draft)?;
+        // Checks each checksum.
+        rows::events(&copy, draft, 0, UnixMillis::MAX)?;
+        put(copy, draft, to)
+    }
+}
+
+impl Drop for Writer {
+    /// The next writer need not wait for the end of the lease.
+    fn drop(&mut self) {
+        let text = "UPDATE lease SET holder = '', until = 0 WHERE holder = ?1";
+        let _ = self.connection.execute(text, params![self.holder]);
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path.as_os_str());
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Makes a file with the latest schema beside its place, and puts it there: a crash leaves no half of a history.
+fn create(path: &Path) -> Result<(), StoreError> {
+    let draft = with_suffix(path, ".new");
+    let mut new = empty(&draft)?;
+    migrate(&mut new, &draft, 0, STEPS)?;
+    put(new, &draft, path)
+}
+
+/// An empty file that only this user can read.
+fn empty(draft: &Path) -> Result<Connection, StoreError> {
+    // What a crash left.
+    match fs::remove_file(draft) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(StoreError::io(draft, why)),
+        _ => {}
+    }
+    // Creating it follows no link.
+    let made = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(draft);
+    made.map_err(|why| StoreError::io(draft, why))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    Connection::open_with_flags(draft, flags).map_err(|why| StoreError::sqlite(draft, why))
+}
+
+fn put(connection: Connection, draft: &Path, path: &Path) -> Result<(), StoreError> {
+    let io = |why| StoreError::io(draft, why);
+    connection.close().map_err(|(_, why)| StoreError::sqlite(draft, why))?;
+    fs::File::open(draft).and_then(|file| file.sync_all()).map_err(io)?;
+    fs::rename(draft, path).map_err(io)?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(|why| StoreError::io(dir, why))
+}
