@@ -4,7 +4,10 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
+        // Mixed twice: the streams of neighbouring seeds would be the same one, shifted.
+        let mut mixed = Random(seed);
+        let state = mixed.next();
+        Random(state ^ mixed.next().rotate_left(32))
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -323,8 +323,12 @@ fn storm(fleet: &Fleet, planted: &Planted, settings: &Settings, score: &mut Scor
     let before = proposed(planted.start - 1);
     for minutes in [3, 10, 40] {
         let during = proposed(planted.start + minutes * MINUTE);
-        score.drains_in_storms +=
-            during.iter().filter(|node| planted.nodes.contains(*node) && !before.contains(*node)).count();
+        let wrong: Vec<&String> =
+            during.iter().filter(|node| planted.nodes.contains(*node) && !before.contains(*node)).collect();
+        score.drains_in_storms += wrong.len();
+        if !wrong.is_empty() {
+            score.details.push(format!("{minutes} min into {:?}: drains of {wrong:?}", planted.shared));
+        }
     }
     score.storms += 1;
 }
