@@ -57,9 +57,9 @@ fn other_rates_of_failure() {
 }
 
 /// Rows of the page: seeds that were not used while the rules were made.
-fn eight_fleets(factor: f64, recall: f64) {
-    let fleets = (401..=408).map(|seed| Parameters::new(1000, 28, seed).times(factor));
-    let (name, score) = (format!("8 x 1,000 nodes, 28 days, rates x {factor}"), sum(fleets, 3, 2));
+fn eight_fleets(name: &str, with: impl Fn(Parameters) -> Parameters, recall: f64) {
+    let fleets = (401..=408).map(|seed| with(Parameters::new(1000, 28, seed)));
+    let (name, score) = (format!("8 x 1,000 nodes, 28 days{name}"), sum(fleets, 3, 2));
     print(&name, &score);
     check(&name, &score);
     assert!(score.lemons.recall() >= recall, "{name}: {:?}", score.lemons);
@@ -68,26 +68,32 @@ fn eight_fleets(factor: f64, recall: f64) {
 #[test]
 #[ignore = "minutes, even in release"]
 fn eight_fleets_at_the_usual_rates() {
-    eight_fleets(1.0, 0.8);
+    eight_fleets("", |usual| usual, 0.8);
 }
 
 /// In 28 days many lemons fail only once or twice.
 #[test]
 #[ignore = "minutes, even in release"]
 fn eight_fleets_at_half_the_rates() {
-    eight_fleets(0.5, 0.6);
+    eight_fleets(", rates x 0.5", |usual| usual.times(0.5), 0.5);
+}
+
+#[test]
+#[ignore = "minutes, even in release"]
+fn eight_fleets_with_weaker_lemons() {
+    eight_fleets(", lemons with half of the faults", |usual| Parameters { of_lemons: 0.5, ..usual }, 0.7);
 }
 
 #[test]
 #[ignore = "minutes, even in release"]
 fn eight_fleets_at_twice_the_rates() {
-    eight_fleets(2.0, 0.8);
+    eight_fleets(", rates x 2", |usual| usual.times(2.0), 0.8);
 }
 
 #[test]
 #[ignore = "minutes, even in release"]
 fn a_large_fleet_for_90_days() {
-    let score = sum(std::iter::once(Parameters::new(4096, 90, 501)), 2, 14);
+    let score = sum(std::iter::once(Parameters::new(4096, 90, 501)), 1, 14);
     print("4,096 nodes, 90 days", &score);
     check("4,096 nodes, 90 days", &score);
     assert!(score.lemons.recall() >= 0.8, "{:?}", score.lemons);
