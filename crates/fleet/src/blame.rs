@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_model::gamma_quantile;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Cause, Grade, Outcome};
+use crate::event::{Cause, Grade};
 use crate::exposure::{Exposure, Rates};
 use crate::fault::{Fault, has_failed, in_window};
 use crate::history::History;
@@ -61,9 +61,8 @@ pub(crate) fn blames(
         }
     }
     let blame = |(index, attempt): (usize, &crate::Attempt)| {
-        let Some((end, outcome)) = attempt.end else { return Blame::Running };
+        let Some((end, _)) = attempt.end else { return Blame::Running };
         if !has_failed(attempt) {
-            debug_assert!(outcome != Outcome::NodeFail);
             return Blame::NotANode;
         }
         let near: Vec<usize> = of_attempt.get(&index).into_iter().flatten().copied().collect();

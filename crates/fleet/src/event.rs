@@ -32,7 +32,8 @@ impl Event {
 pub enum Source {
     /// Root of a node, or SlurmUser: only these count for or against a node.
     Root,
-    /// A file that a user owns or can replace. Feeds the productive time of that user's jobs, nothing else.
+    /// A file that a user owns or can replace. Feeds the productive time of that user's jobs, nothing else: the intake checks that the
+    /// owner of the file is the owner of the job that it names.
     User,
 }
 

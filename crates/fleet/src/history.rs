@@ -206,8 +206,8 @@ impl History {
 
     /// Links attempts and nodes, and derives when nodes took no jobs.
     fn link(&mut self) {
-        for index in 0..self.attempts.len() {
-            let attempt = self.attempts[index].clone();
+        let attempts = std::mem::take(&mut self.attempts);
+        for (index, attempt) in attempts.iter().enumerate() {
             let mut members = Vec::with_capacity(attempt.nodes.len());
             for name in &attempt.nodes {
                 let _ = self.node(name, attempt.start);
@@ -223,12 +223,13 @@ impl History {
             }
             self.members.push(members);
         }
-        let (now, attempts) = (self.now, &self.attempts);
+        let now = self.now;
         for node in &mut self.nodes {
             node.attempts.sort_by_key(|index| (attempts[*index].start, *index));
             node.marks.sort_by_key(|mark| (mark.time, mark.out));
             node.out = out_of_service(&node.marks, now);
         }
+        self.attempts = attempts;
     }
 }
 

@@ -55,13 +55,9 @@ pub fn by_size(history: &History, judgement: &Judgement) -> Vec<BySize> {
         sum.node_hours += ran * members.len() as f64;
         match blame {
             Blame::Node { .. } | Blame::Incident { .. } => sum.failures += 1,
+            Blame::Unclear { .. } => sum.unknown += 1,
             // Slurm lost a node, and it is not known which or why.
-            Blame::Unknown | Blame::Unclear { .. }
-                if matches!(attempt.end, Some((_, Outcome::NodeFail)))
-                    || matches!(blame, Blame::Unclear { .. }) =>
-            {
-                sum.unknown += 1;
-            }
+            Blame::Unknown if matches!(attempt.end, Some((_, Outcome::NodeFail))) => sum.unknown += 1,
             _ => {}
         }
     }
