@@ -6,8 +6,8 @@
 //! fleet.db.lock    lock between processes of this machine
 //! ```
 //!
-//! - [`Writer`] is the only one that writes: by a lock on this machine, and by a lease in the file where two controllers reach one
-//!   disk. Each write proves that the lease is still its own.
+//! - [`Writer`] is the only one that writes: by a lock on this machine, and by a lease in the file where a disk moves between two
+//!   controllers. Each write proves that the lease is still its own.
 //! - Intake is idempotent: an event that is known changes nothing. Of two events with one id the same counts in any order.
 //! - An intake is committed and on the disk when [`Writer::take_in`] returns. After a full disk or a crash all earlier ones are there.
 //! - Each event has a checksum of its own, since SQLite checks the structure of its pages and not their content.

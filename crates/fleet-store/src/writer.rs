@@ -55,7 +55,8 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// Opens a history for writing, and creates it if it does not exist.
     ///
-    /// `holder` names this controller and process, for example `ctld1 4711 <boot id>`; `now` is the time.
+    /// `holder` names this controller, for example `ctld1`: a process that starts again has the same name, and need not wait for the end of its
+    /// own lease. `now` is the time.
     ///
     /// # Errors
     /// Returns an error if others can change the path, the file system is not a local one, another process or controller writes the
@@ -76,15 +77,15 @@ impl Writer {
             create(&path)?;
         }
         trusted(&path)?;
-        let mut connection = open_existing(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let connection = open_existing(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let sqlite = |why| StoreError::sqlite(&path, why);
         let found = version(&connection, &path, STEPS)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
         // A commit is on the disk.
         connection.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
-        migrate(&mut connection, &path, found, STEPS)?;
-        let mut writer = Writer { connection, path, holder: holder.to_owned(), _lock: lock };
+        let mut writer = Writer { connection, path: path.clone(), holder: holder.to_owned(), _lock: lock };
         writer.take_lease(now)?;
+        migrate(&mut writer.connection, &path, found, STEPS)?;
         Ok(writer)
     }
 

@@ -25,8 +25,8 @@ fn eventful() -> Story {
     story.add(T + 2 * DAY, What::JobStarted(attempt(1, 0..64, T + 20 * DAY - HOUR, None)));
     story.add(T + 22 * DAY, What::Maintained { node: name(5), repair: true, card: None });
     // Two contents for one id: what two controllers wrote.
-    let mut other = story.events[20].clone();
-    other.time += MINUTE;
+    let mut other = story.events.last().unwrap().clone();
+    other.time -= 10 * DAY;
     story.events.push(other);
     story
 }
