@@ -23,6 +23,8 @@ pub struct History {
     pub(crate) members: Vec<Vec<usize>>,
     pub(crate) progress: BTreeMap<(u32, u32), Progress>,
     pub(crate) restarts: BTreeMap<(u32, u32), Vec<UnixMillis>>,
+    /// Where each card was seen, one entry for each stay in a node: when it came, and the node.
+    stays: BTreeMap<String, Vec<(UnixMillis, usize)>>,
     forged: usize,
     conflicting: usize,
 }
@@ -121,6 +123,16 @@ impl History {
         self.nodes.get(node).map_or("", |node| node.name.as_str())
     }
 
+    /// When a card that was seen in a node left it for the last time: it was no longer there, or it was in another node. `None` if it is there
+    /// or never was.
+    pub(crate) fn left(&self, node: usize, card: &str) -> Option<UnixMillis> {
+        let stays = self.stays.get(card)?;
+        let last = stays.iter().rposition(|(_, of)| *of == node)?;
+        let elsewhere = stays.get(last + 1).map(|(time, _)| *time);
+        let gone = self.nodes.get(node).and_then(|node| node.left(card));
+        gone.into_iter().chain(elsewhere).min()
+    }
+
     fn node(&mut self, name: &str, time: UnixMillis) -> &mut Node {
         let next = self.nodes.len();
         let index = match self.index.get(name) {
@@ -158,8 +170,14 @@ impl History {
                 }
             }
             What::Cards { node, cards } => {
-                let cards = cards.into_iter().map(|card: Card| card.uuid).collect();
-                self.node(&node, time).cards.push((time, cards));
+                let cards: BTreeSet<String> = cards.into_iter().map(|card: Card| card.uuid).collect();
+                self.node(&node, time).cards.push((time, cards.clone()));
+                let index = self.index.get(&node).copied();
+                for card in cards {
+                    let stays = self.stays.entry(card).or_default();
+                    let is_new = stays.last().map(|(_, node)| *node) != index;
+                    stays.extend(index.filter(|_| is_new).map(|index| (time, index)));
+                }
             }
             What::Finding(finding) => {
                 let counts = counts(&finding);
@@ -340,8 +358,8 @@ impl Node {
         since
     }
 
-    /// When a card that was seen in the node left it for the last time; `None` if it is there or never was.
-    pub(crate) fn left(&self, card: &str) -> Option<UnixMillis> {
+    /// When a card was no longer among the node's cards; `None` if it is or never was.
+    fn left(&self, card: &str) -> Option<UnixMillis> {
         let last = self.cards.iter().rposition(|(_, cards)| cards.contains(card))?;
         self.cards.get(last + 1).map(|(time, _)| *time)
     }

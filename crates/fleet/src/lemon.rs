@@ -145,7 +145,7 @@ fn count(
     let mut count = Count::default();
     let own: Vec<usize> = of_node.get(&node).cloned().unwrap_or_default();
     // A card that left the node took its faults with it: what remains is the node's own, or of a card that is still there.
-    let left = |fault: &Fault| fault.card.as_deref().and_then(|card| known.left(card));
+    let left = |fault: &Fault| fault.card.as_deref().and_then(|card| case.history.left(node, card));
     let stayed: Vec<usize> =
         own.iter().copied().filter(|index| left(&case.faults[*index]).is_none()).collect();
     let swapped = own.iter().filter_map(|index| left(&case.faults[*index])).max();
@@ -183,7 +183,8 @@ fn count(
     let is_later = |time: UnixMillis| count.faults.iter().all(|index| case.faults[*index].time >= time);
     let since = count.repaired.filter(|time| is_cleared && is_later(*time)).unwrap_or(from);
     add_service(case, &mut count, node, since, case.history.now);
-    for card in known.cards().into_iter().flatten() {
+    let is_here = |card: &&String| case.history.left(node, card).is_none();
+    for card in known.cards().into_iter().flatten().filter(is_here) {
         let elsewhere = of_card.get(card.as_str()).into_iter().flatten();
         let elsewhere: Vec<usize> =
             elsewhere.copied().filter(|index| case.faults[*index].node != node).collect();
@@ -191,7 +192,7 @@ fn count(
         let brought: Vec<usize> =
             elsewhere.into_iter().filter(|index| case.faults[*index].time <= came).collect();
         for host in brought.iter().map(|index| case.faults[*index].node).collect::<BTreeSet<usize>>() {
-            let until = case.history.nodes[host].left(card).unwrap_or(came);
+            let until = case.history.left(host, card).unwrap_or(came);
             add_service(case, &mut count, host, from, until);
         }
         count.with_card.extend(brought);

@@ -382,6 +382,12 @@ fn the_history_of_a_card_follows_it_into_another_node() {
         record.reasons
     );
     assert_eq!(judgement.node("n05").unwrap().faults, 0);
+    // The list of the first node was lost: a card is where it was seen last.
+    let at = T + 22 * DAY;
+    story.events.retain(|event| event.time != at);
+    let judgement = story.judge();
+    assert_eq!(judgement.node("n09").unwrap().faults, 4);
+    assert_eq!(judgement.node("n05").unwrap().faults, 0);
 }
 
 #[test]

@@ -10,14 +10,19 @@ use crate::meta;
 /// Found, wrong and missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits {
+    /// Lemons of the last day that were named at some time.
     pub(crate) right: usize,
+    /// Lemons that were named, also those that were mended later.
+    pub(crate) named: usize,
+    /// Nodes that were named and were no lemons then.
     pub(crate) wrong: usize,
+    /// Lemons of the last day that were never named.
     pub(crate) missed: usize,
 }
 
 impl Hits {
     pub(crate) fn precision(&self) -> f64 {
-        self.right as f64 / ((self.right + self.wrong) as f64).max(1.0)
+        self.named as f64 / ((self.named + self.wrong) as f64).max(1.0)
     }
 
     pub(crate) fn recall(&self) -> f64 {
@@ -25,8 +30,10 @@ impl Hits {
     }
 
     fn of(named: &BTreeSet<&str>, true_lemons: &BTreeSet<&str>) -> Hits {
+        let right = named.intersection(true_lemons).count();
         Hits {
-            right: named.intersection(true_lemons).count(),
+            right,
+            named: right,
             wrong: named.difference(true_lemons).count(),
             missed: true_lemons.difference(named).count(),
         }
@@ -34,11 +41,13 @@ impl Hits {
 
     /// Harmonic mean of precision and recall.
     fn f1(&self) -> f64 {
-        2.0 * self.right as f64 / ((2 * self.right + self.wrong + self.missed) as f64).max(1.0)
+        let (precision, recall) = (self.precision(), self.recall());
+        2.0 * precision * recall / (precision + recall).max(1e-9)
     }
 
     fn add(&mut self, other: Hits) {
         self.right += other.right;
+        self.named += other.named;
         self.wrong += other.wrong;
         self.missed += other.missed;
     }
@@ -184,10 +193,9 @@ impl Named {
         }
     }
 
-    /// Lemons at the end that were named at some time, and lemons at any time that were named; other nodes that were.
     fn hits(&self, lemons: &BTreeSet<&str>) -> Hits {
         let missed = lemons.iter().filter(|node| !self.right.contains(**node)).count();
-        Hits { right: lemons.len() - missed, wrong: self.wrong.len(), missed }
+        Hits { right: lemons.len() - missed, named: self.right.len(), wrong: self.wrong.len(), missed }
     }
 }
 
@@ -232,7 +240,8 @@ fn lemons(fleet: &Fleet, judgement: &Judgement, every: u64, score: &mut Score) {
 
 fn incidents(fleet: &Fleet, judgement: &Judgement, score: &mut Score) {
     let during = |planted: &Planted, incident: &railgate_fleet::Incident| {
-        planted.start.saturating_sub(10 * MINUTE) <= incident.start && incident.start <= planted.end + HOUR
+        planted.start <= incident.end.unwrap_or(fleet.now) + 10 * MINUTE
+            && incident.start <= planted.end + HOUR
     };
     let both = |planted: &Planted, incident: &railgate_fleet::Incident| {
         incident.nodes.iter().filter(|node| planted.nodes.contains(*node)).count()
@@ -241,11 +250,18 @@ fn incidents(fleet: &Fleet, judgement: &Judgement, score: &mut Score) {
         fleet.truth.planted.iter().filter(|planted| planted.nodes.len() >= 3).collect();
     score.planted = visible.len();
     for planted in &visible {
-        let parts: Vec<&railgate_fleet::Incident> = judgement
-            .incidents
-            .iter()
-            .filter(|incident| during(planted, incident) && both(planted, incident) >= 2)
-            .collect();
+        // What really happened at that time as well is an incident of its own: a job that failed its nodes, or another planted one.
+        let is_other = |incident: &railgate_fleet::Incident| match &incident.reason {
+            Reason::Job { job, attempt } => fleet.truth.ends.get(&(*job, *attempt)) == Some(&Why::Itself),
+            Reason::User { uid } => *uid > 2000,
+            Reason::Shared(shared) => {
+                let is_it = |other: &&Planted| other.shared == *shared && during(other, incident);
+                *shared != planted.shared && visible.iter().any(|other| is_it(&other))
+            }
+        };
+        let parts = judgement.incidents.iter().filter(|incident| during(planted, incident));
+        let parts = parts.filter(|incident| both(planted, incident) >= 2 && !is_other(incident));
+        let parts: Vec<&railgate_fleet::Incident> = parts.collect();
         let is_one = |incident: &railgate_fleet::Incident| {
             incident.reason == Reason::Shared(planted.shared.clone())
                 && both(planted, incident) * 5 >= planted.nodes.len() * 4
