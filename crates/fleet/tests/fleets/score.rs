@@ -256,7 +256,7 @@ fn incidents(fleet: &Fleet, judgement: &Judgement, score: &mut Score) {
             Reason::User { uid } => *uid > 2000,
             Reason::Shared(shared) => {
                 let is_it = |other: &&Planted| other.shared == *shared && during(other, incident);
-                *shared != planted.shared && visible.iter().any(|other| is_it(&other))
+                *shared != planted.shared && visible.iter().any(is_it)
             }
         };
         let parts = judgement.incidents.iter().filter(|incident| during(planted, incident));
