@@ -183,17 +183,26 @@ impl<'a> Scan<'a> {
         let is_free = |fault: &usize| found.of_fault[*fault].is_none() && !found.collateral.contains(fault);
         let free: Vec<usize> =
             self.places.get(place).into_iter().flatten().copied().filter(is_free).collect();
-        let mut clusters = Vec::new();
-        let mut current: Vec<usize> = Vec::new();
+        // An image explains nearly all causes, and so two failures at once that have nothing in common: one cause at a time.
+        let by_cause = matches!(place, Place::Shared(Shared { kind: SharedKind::Image, .. }));
+        let mut groups: BTreeMap<Option<Cause>, Vec<usize>> = BTreeMap::new();
         for fault in free {
-            if let Some(last) = current.last()
-                && self.faults[fault].time > self.faults[*last].time + self.settings.together
-            {
-                clusters.extend(self.cluster(place, std::mem::take(&mut current)));
-            }
-            current.push(fault);
+            let cause = by_cause.then_some(self.faults[fault].cause);
+            groups.entry(cause).or_default().push(fault);
         }
-        clusters.extend(self.cluster(place, current));
+        let mut clusters = Vec::new();
+        for group in groups.into_values() {
+            let mut current: Vec<usize> = Vec::new();
+            for fault in group {
+                if let Some(last) = current.last()
+                    && self.faults[fault].time > self.faults[*last].time + self.settings.together
+                {
+                    clusters.extend(self.cluster(place, std::mem::take(&mut current)));
+                }
+                current.push(fault);
+            }
+            clusters.extend(self.cluster(place, current));
+        }
         clusters
     }
 

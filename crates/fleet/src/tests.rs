@@ -319,6 +319,24 @@ fn a_leaf_switch_is_one_incident_and_no_drains() {
 }
 
 #[test]
+fn two_failures_at_once_are_not_one_of_the_image() {
+    let mut story = Story::new();
+    for node in 0..64 {
+        let image = Shared { kind: SharedKind::Image, name: "image-7".to_owned() };
+        story.add(T, What::Placed { node: name(node), shares: vec![image] });
+    }
+    let at = T + 20 * DAY;
+    leaf_fails(&mut story, at);
+    for node in 30..64 {
+        story.add(at + node as u64 * 5000, What::Finding(finding(node, Cause::Gpu, Grade::Proof)));
+    }
+    let judgement = story.judge();
+    let reasons: Vec<&Reason> = judgement.incidents.iter().map(|incident| &incident.reason).collect();
+    let shared = |kind, name: &str| Reason::Shared(Shared { kind, name: name.to_owned() });
+    assert_eq!(reasons, [&shared(SharedKind::Leaf, "leaf0"), &shared(SharedKind::Driver, "580")]);
+}
+
+#[test]
 fn a_lemon_in_an_open_incident_is_not_proposed_until_it_ends() {
     let mut story = Story::new();
     for day in [3, 9, 15] {
