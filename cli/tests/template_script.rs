@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 /// The same line in every template; the part after `||` applies if railgate was removed.
 const BEGIN: &str = "\neval \"$(railgate template batch || \
-                     echo \"trap '' USR1; TASK='eval \\\"\\$1\\\"'; run() { \\\"\\$@\\\"; }\")\"\n";
+                     echo \"trap '' USR1; TASK='eval \\\"\\$1\\\"'; run() { \\\"\\$@\\\"; }; launch() { \\\"\\$@\\\"; }\")\"\n";
 
 fn script(path: &Path, text: &str) -> Output {
     let places = format!("{}:/usr/bin:/bin", path.display());
@@ -60,7 +60,7 @@ fn a_script_prints_the_outcome_of_its_program() {
 #[test]
 fn without_railgate_the_program_still_runs() {
     let nowhere = tempfile::tempdir().unwrap();
-    let said = script(nowhere.path(), "kill -USR1 $$; run bash -c \"$TASK\" task 'echo ran; exit 3'");
+    let said = script(nowhere.path(), "kill -USR1 $$; run launch bash -c \"$TASK\" task 'echo ran; exit 3'");
     assert_eq!((said.status.code(), text(&said.stdout)), (Some(3), "ran\n".to_owned()));
     assert!(text(&said.stderr).contains("railgate: "), "{}", text(&said.stderr));
 }

@@ -205,8 +205,8 @@ fn a_fault_is_judged_once_slurmctld_answers_again() -> Result<()> {
         does(cluster, 1, 0, "exit 1")?;
         go(cluster, 0)?;
         // Newer releases of srun wait for slurmctld themselves.
-        let ended = || Ok(log(cluster).contains("Exited with exit code 1").then_some(()));
-        poll::until(2 * MINUTE, "the end of a rank", ended)?;
+        let rank_ended = || Ok(log(cluster).contains("Exited with exit code 1").then_some(()));
+        poll::until(2 * MINUTE, "the end of a rank", rank_ended)?;
         cluster.start_slurmctld()?;
         begun(cluster, 1, 2)?;
         go(cluster, 1)?;
