@@ -188,7 +188,7 @@ fn a_panic_in_a_hook_does_not_stop_jobs_even_if_the_plugin_is_required() -> Resu
     Builder::new(1).plain().test(|cluster| {
         let fault = put(cluster, "fault.so", &fs::read(built("libspank_railgate_fault.so")?)?)?;
         for kind in ["optional", "required"] {
-            for hook in ["init", "init_post_opt", "task_init"] {
+            for hook in ["init", "init_post_opt", "task_init", "task_exit", "exit"] {
                 let (said, log) = both_ways(cluster, &format!("{kind} {fault} panic={hook}"))?;
                 let told = "internal error, the job continues without it";
                 assert!(format!("{said}{log}").contains(told), "{hook}: {said}\n{log}");

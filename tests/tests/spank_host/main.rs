@@ -136,7 +136,13 @@ fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-const HOOKS: [&str; 3] = ["slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_task_init"];
+const HOOKS: [&str; 5] = [
+    "slurm_spank_init",
+    "slurm_spank_init_post_opt",
+    "slurm_spank_task_init",
+    "slurm_spank_task_exit",
+    "slurm_spank_exit",
+];
 const TASK_ENV: &[u8] = b"railgate-task-env 1\ndefault NCCL_IB_HCA==mlx5_0:1\nforce RAILGATE_X=1\n";
 
 #[test]
@@ -160,9 +166,7 @@ fn exports_the_required_symbols_and_no_costly_hook() {
         "user_init",
         "task_init_privileged",
         "task_post_fork",
-        "task_exit",
         "slurmd_exit",
-        "exit",
     ] {
         assert!(plugin.symbol(&format!("slurm_spank_{hook}")).is_null(), "{hook}");
     }
@@ -506,6 +510,8 @@ fn a_panic_in_a_hook_is_contained_and_later_hooks_work() {
         ("slurm_spank_init", "init"),
         ("slurm_spank_init_post_opt", "init_post_opt"),
         ("slurm_spank_task_init", "task_init"),
+        ("slurm_spank_task_exit", "task_exit"),
+        ("slurm_spank_exit", "exit"),
     ] {
         let mut plugin = Plugin::that_panics_in(place, LOCAL);
         plugin.prolog_left(TASK_ENV);
