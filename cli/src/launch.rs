@@ -8,21 +8,23 @@ mod ask;
 mod evidence;
 mod first_error;
 mod journal;
-pub(crate) mod on_node;
+mod nodes;
+mod on_node;
 mod start;
 
 use std::ffi::OsString;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use railgate_launch::{Cause, Chosen, End, Left, Next, choose, next, replace};
+use railgate_launch::{Cause, End, Left, Next, next};
 use railgate_slurm::{Client, hostlist};
 
 use crate::output::complain;
 use crate::{Site, exit};
 use allocation::Allocation;
-use journal::{Journal, duration};
-use start::{Program, Start};
+use journal::{Journal, STOPPED, duration};
+use nodes::Nodes;
+use start::{Ended, Program, Start};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -64,31 +66,6 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// The nodes that run and the spares, as indices into the allocation.
-struct Nodes<'a> {
-    allocation: &'a Allocation,
-    chosen: Chosen,
-}
-
-impl Nodes<'_> {
-    fn names(&self, of: &[usize]) -> Vec<String> {
-        of.iter().filter_map(|at| self.allocation.nodes.get(*at).cloned()).collect()
-    }
-
-    fn running(&self) -> Vec<String> {
-        self.names(&self.chosen.ranks)
-    }
-
-    fn spares(&self) -> Vec<String> {
-        self.names(&self.chosen.spares)
-    }
-
-    fn indices(&self, names: &[String]) -> Vec<usize> {
-        let at = |name: &String| self.allocation.nodes.iter().position(|node| node == name);
-        names.iter().filter_map(at).collect()
-    }
-}
-
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if let Some(start) = args.on_node {
         return on_node::run(site, start);
@@ -109,73 +86,150 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         "--spares and --min-nodes need one number of tasks for all nodes, and this job has {}",
         allocation.uneven.clone().unwrap_or_default()
     );
-    let chosen = choose(&allocation.places, running).context("no node")?;
-    let mut nodes = Nodes { allocation: &allocation, chosen };
-    let limit = args.restarts.min(config.launch.max_restarts);
-    let mut left = Left { restarts: limit, unknown: args.retry_unknown };
-    let program = Program { words: &args.program, asked: signals };
-    let mut journal = Journal::new(site, &allocation, limit);
-    if args.preflight && !preflight(site, &mut nodes, least)? {
-        return Ok(exit::UNFIT);
+    let mut nodes = Nodes::new(&allocation, running, least).context("no node")?;
+    if args.preflight {
+        let named = crate::preflight::named_nodes(site)?;
+        if !nodes.leave_out(&named, nodes.spares()) {
+            complain!(
+                "preflight: {} named, and the program needs {least} nodes (--spares, --min-nodes): it is not started",
+                hostlist::compress(&named)
+            );
+            return Ok(exit::UNFIT);
+        }
     }
-    for number in 0.. {
-        let running = nodes.running();
-        journal.begin(number, &running, &nodes.spares());
+    let limit = args.restarts.min(config.launch.max_restarts);
+    let mut launch = Launch {
+        client,
+        program: Program { words: &args.program, asked: signals },
+        journal: Journal::new(site, &allocation, limit),
+        nodes,
+        left: Left { restarts: limit, unknown: args.retry_unknown },
+        limit,
+        most_unknown: args.retry_unknown,
+    };
+    let mut number = 0;
+    loop {
+        if let Some(code) = launch.start(number)? {
+            return Ok(code);
+        }
+        number += 1;
+    }
+}
+
+/// The starts of one job.
+struct Launch<'a> {
+    client: Client,
+    program: Program<'a>,
+    journal: Journal,
+    nodes: Nodes<'a>,
+    left: Left,
+    /// Restarts after faults of nodes and hangs.
+    limit: u32,
+    /// Restarts without a known cause.
+    most_unknown: u32,
+}
+
+impl Launch<'_> {
+    /// Starts the program and waits for its end. Returns the exit code if it is not started again.
+    fn start(&mut self, number: u32) -> anyhow::Result<Option<u8>> {
+        let running = self.nodes.running();
+        self.journal.begin(number, &running, &self.nodes.spares());
         let began = Instant::now();
-        let start = Start { number, nodes: &running, allocation: &allocation };
-        let ended = program.run(&start)?;
-        let took = duration(began.elapsed());
-        let seen = evidence::of(&client, &start, &ended, |waits| journal.waits(waits));
-        let what = match next(&seen, left) {
+        let start = Start { number, nodes: &running, allocation: self.nodes.allocation };
+        let ended = self.program.run(&start)?;
+        let how =
+            format!("start {number} ended after {} with exit code {}", duration(began.elapsed()), ended.code);
+        let seen = evidence::of(&self.client, &start, &ended, |waits| self.journal.waits(waits));
+        let end = match next(&seen, self.left) {
             Next::Done => {
-                journal.end(ended.code, &[], "done", None);
-                complain!("start {number} ended after {took} with exit code 0");
-                return Ok(exit::OK);
+                self.journal.end(ended.code, &[], "done", None);
+                complain!("{how}");
+                return Ok(Some(exit::OK));
             }
+            Next::Again(cause, out) => match self.again(cause, &out) {
+                Some(why) => {
+                    self.journal.end(ended.code, &out, cause_name(cause), Some(&why));
+                    complain!("{how}: {why}");
+                    return Ok(None);
+                }
+                None => Why {
+                    cause: "no-spare",
+                    why: format!(
+                        "{}; no spare is left, and the program needs {} nodes (--spares, --min-nodes)",
+                        reasons(&out),
+                        self.nodes.least
+                    ),
+                    out,
+                },
+            },
+            Next::End(end) => self.why(&ended, end),
             // Slurm has not decided about them in its own time.
             Next::Wait(silent) => {
-                Next::End(End::Unknown(format!("{}: no answer", hostlist::compress(&silent))))
+                self.why(&ended, End::Unknown(format!("{}: no answer", hostlist::compress(&silent))))
             }
-            next => next,
         };
-        let how = format!("start {number} ended after {took} with exit code {}", ended.code);
-        let (cause, out) = match what {
-            Next::Again(cause, out) => (cause, out),
-            Next::End(end) => return Ok(ends(&mut journal, &ended, &how, &end, &left)),
-            Next::Done | Next::Wait(_) => return Ok(ended.code),
-        };
-        let lost: Vec<String> = out.iter().map(|(node, _)| node.clone()).collect();
-        let Some(moved) = next_nodes(&client, &nodes, &lost, least) else {
-            let why = format!(
-                "{}; no spare is left, and the program needs {least} nodes (--spares, --min-nodes)",
-                reasons(&out)
-            );
-            journal.end(ended.code, &out, "no-spare", Some(&why));
-            complain!("{how}: {why}. {}", journal.after_the_end());
-            return Ok(ended.code);
-        };
-        match cause {
-            Cause::Node | Cause::Hang => left.restarts -= 1,
-            Cause::Unknown => left.unknown -= 1,
-        }
-        let why = match cause {
-            Cause::Node => {
-                let (out, swapped) = (reasons(&out), swapped(&nodes, &moved));
-                format!("{out}{swapped}; {} of {limit} restarts left", left.restarts)
-            }
-            Cause::Hang => {
-                format!("the job hung, and the guard ended it; {} of {limit} restarts left", left.restarts)
-            }
-            Cause::Unknown => format!(
-                "the cause is not known; {} of {} such restarts left (--retry-unknown)",
-                left.unknown, args.retry_unknown
-            ),
-        };
-        journal.end(ended.code, &out, cause_name(cause), Some(&why));
-        complain!("{how}: {why}");
-        nodes.chosen = moved;
+        self.journal.end(ended.code, &end.out, end.cause, Some(&end.why));
+        complain!("{how}: {}{}", end.why, self.journal.after(end.cause));
+        Ok(Some(ended.code))
     }
-    Ok(exit::USAGE)
+
+    /// Chooses the nodes of the next start and counts it. Returns why it is made, in words; `None` if too few nodes are left.
+    fn again(&mut self, cause: Cause, out: &[(String, String)]) -> Option<String> {
+        let before = self.nodes.running();
+        let lost: Vec<String> = out.iter().map(|(node, _)| node.clone()).collect();
+        // Without a lost node the spares need not be asked for.
+        let usable =
+            if lost.is_empty() { Vec::new() } else { ask::usable(&self.client, &self.nodes.spares()) };
+        if !lost.is_empty() && !self.nodes.leave_out(&lost, usable) {
+            return None;
+        }
+        let limit = self.limit;
+        Some(match cause {
+            Cause::Node | Cause::Hang => {
+                self.left.restarts -= 1;
+                let why = match cause {
+                    Cause::Hang => "the job hung, and the guard ended it".to_owned(),
+                    _ => format!("{}{}", reasons(out), swapped(&before, &self.nodes.running())),
+                };
+                format!("{why}; {} of {limit} restarts left", self.left.restarts)
+            }
+            Cause::Unknown => {
+                self.left.unknown -= 1;
+                format!(
+                    "the cause is not known; {} of {} such restarts left (--retry-unknown)",
+                    self.left.unknown, self.most_unknown
+                )
+            }
+        })
+    }
+
+    fn why(&self, ended: &Ended, end: End) -> Why {
+        let of = |cause, why| Why { cause, why, out: Vec::new() };
+        match end {
+            End::Stopped(what) => of(STOPPED, what),
+            End::Program => {
+                let what = "all nodes are fit: the program's own error";
+                let found = first_error::of(ended);
+                of("program", found.map_or_else(|| what.to_owned(), |found| format!("{what}; {found}")))
+            }
+            End::Unknown(why) => {
+                let retry = if self.most_unknown == 0 { " (--retry-unknown starts it again)" } else { "" };
+                of("unknown", format!("the cause is not known: {why}; not started again{retry}"))
+            }
+            End::Spent(_, out) => {
+                let why = if out.is_empty() { "the job hung".to_owned() } else { reasons(&out) };
+                Why { cause: "spent", why: format!("{why}; no restart is left"), out }
+            }
+        }
+    }
+}
+
+/// Why the program is not started again.
+struct Why {
+    cause: &'static str,
+    why: String,
+    /// Nodes that have failed, each with the reason.
+    out: Vec<(String, String)>,
 }
 
 fn cause_name(cause: Cause) -> &'static str {
@@ -186,85 +240,17 @@ fn cause_name(cause: Cause) -> &'static str {
     }
 }
 
-/// `gn3 left out: DOWN (Not responding)`
+/// `gn3 is left out: DOWN in Slurm (Not responding)`
 fn reasons(out: &[(String, String)]) -> String {
     let each: Vec<String> = out.iter().map(|(node, why)| format!("{node} is left out: {why}")).collect();
     each.join("; ")
 }
 
 /// `; gn4 takes the place of gn3`; where the ranks close up, how many nodes are left.
-fn swapped(nodes: &Nodes<'_>, moved: &Chosen) -> String {
-    let (before, after) = (nodes.running(), nodes.names(&moved.ranks));
+fn swapped(before: &[String], after: &[String]) -> String {
     if before.len() != after.len() {
         return format!("; {} nodes are left", after.len());
     }
-    let pairs = before.iter().zip(&after).filter(|(old, new)| old != new);
+    let pairs = before.iter().zip(after).filter(|(old, new)| old != new);
     pairs.map(|(old, new)| format!("; {new} takes the place of {old}")).collect()
-}
-
-/// Prints and records why the program is not started again. Returns the exit code.
-fn ends(journal: &mut Journal, ended: &start::Ended, how: &str, end: &End, left: &Left) -> u8 {
-    let (cause, why, out): (_, _, &[(String, String)]) = match end {
-        End::Stopped(what) => ("stopped", what.clone(), &[]),
-        End::Program => {
-            let found = first_error::of(ended);
-            let what = "all nodes are fit: the program's own error";
-            let why = found.map_or_else(|| what.to_owned(), |found| format!("{what}; {found}"));
-            ("program", why, &[])
-        }
-        End::Unknown(why) => {
-            let retry = if left.unknown == 0 { " (--retry-unknown starts it again)" } else { "" };
-            ("unknown", format!("the cause is not known: {why}; not started again{retry}"), &[])
-        }
-        End::Spent(_, out) => {
-            let why = if out.is_empty() { "the job hung".to_owned() } else { reasons(out) };
-            ("spent", format!("{why}; no restart is left"), out.as_slice())
-        }
-    };
-    journal.end(ended.code, out, cause, Some(&why));
-    let then =
-        if matches!(end, End::Stopped(_)) { String::new() } else { format!(". {}", journal.after_the_end()) };
-    complain!("{how}: {why}{then}");
-    ended.code
-}
-
-/// The nodes of the next start: spares take the places of lost nodes; without enough of them the ranks close up, down to `least` nodes.
-fn next_nodes(client: &Client, nodes: &Nodes<'_>, lost: &[String], least: usize) -> Option<Chosen> {
-    if lost.is_empty() {
-        return Some(nodes.chosen.clone());
-    }
-    let usable = ask::usable(client, &nodes.spares());
-    let (lost, spares) = (nodes.indices(lost), nodes.indices(&usable));
-    let places = &nodes.allocation.places;
-    if let Some(moved) = replace(places, &nodes.chosen.ranks, &lost, &spares) {
-        return Some(moved);
-    }
-    // As many as there are spares for, then the ranks close up.
-    let open: Vec<usize> = nodes.chosen.ranks.iter().copied().filter(|node| lost.contains(node)).collect();
-    let filled = open.get(..spares.len())?;
-    let moved = replace(places, &nodes.chosen.ranks, filled, &spares)?;
-    let ranks: Vec<usize> = moved.ranks.into_iter().filter(|node| !lost.contains(node)).collect();
-    (ranks.len() >= least).then_some(Chosen { ranks, spares: moved.spares })
-}
-
-/// Tests the nodes before the first start, and leaves out those that are named. Returns whether enough are left.
-fn preflight(site: &Site, nodes: &mut Nodes<'_>, least: usize) -> anyhow::Result<bool> {
-    let named = crate::preflight::named_nodes(site)?;
-    let bad = nodes.indices(&named);
-    let places = &nodes.allocation.places;
-    let spares: Vec<usize> = nodes.chosen.spares.iter().copied().filter(|node| !bad.contains(node)).collect();
-    if let Some(moved) = replace(places, &nodes.chosen.ranks, &bad, &spares) {
-        nodes.chosen = moved;
-        return Ok(true);
-    }
-    let ranks: Vec<usize> = nodes.chosen.ranks.iter().copied().filter(|node| !bad.contains(node)).collect();
-    let enough = ranks.len() >= least;
-    nodes.chosen = Chosen { ranks, spares };
-    if !enough {
-        complain!(
-            "preflight: {} named, and the program needs {least} nodes: it is not started",
-            hostlist::compress(&named)
-        );
-    }
-    Ok(enough)
 }

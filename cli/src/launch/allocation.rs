@@ -1,7 +1,7 @@
 //! The nodes of the calling job, and how many tasks each has.
 
 use anyhow::{Context as _, bail};
-use railgate_launch::{Place, topology_lines};
+use railgate_launch::{Place, slurm_orders_itself, topology_lines};
 use railgate_slurm::{Client, hostlist};
 
 use crate::output::complain;
@@ -17,6 +17,8 @@ pub(crate) struct Allocation {
     pub(crate) nodes: Vec<String>,
     /// Where each node is in the topology.
     pub(crate) places: Vec<Place>,
+    /// Slurm itself lays out the tasks of a step by the topology.
+    pub(crate) is_ordered_by_slurm: bool,
     /// Tasks on each node.
     pub(crate) tasks: u32,
     /// What Slurm has, if nodes have different numbers of tasks; then only the whole allocation can be started.
@@ -43,28 +45,35 @@ impl Allocation {
             None => tasks(variable),
         };
         let attempt = variable("SLURM_RESTART_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
-        let places = if nodes.len() > 1 { places(client, &nodes) } else { vec![Place::Unknown; nodes.len()] };
-        Ok(Allocation { job, attempt, nodes, places, tasks, uneven })
+        let (places, is_ordered_by_slurm) = places(client, &nodes);
+        Ok(Allocation { job, attempt, nodes, places, is_ordered_by_slurm, tasks, uneven })
     }
 }
 
-/// The places of the nodes. Without a topology the ranks are in Slurm's order.
-fn places(client: &Client, nodes: &[String]) -> Vec<Place> {
-    let unknown = || vec![Place::Unknown; nodes.len()];
-    let text = match client.topology() {
-        Ok(text) => text,
+/// The places of the nodes, and whether Slurm places tasks by them. Without a topology the ranks are in Slurm's order.
+fn places(client: &Client, nodes: &[String]) -> (Vec<Place>, bool) {
+    let unknown = (vec![Place::Unknown; nodes.len()], false);
+    if nodes.len() < 2 {
+        return unknown;
+    }
+    let topology = client.topology().map_err(|why| why.to_string()).and_then(|text| {
+        topology_lines(&text, &|list| hostlist::expand(list).ok())
+            .map_err(|why| format!("scontrol show topology: {why}"))
+    });
+    let topology = match topology {
+        Ok(topology) => topology,
         Err(why) => {
             complain!("launch: the ranks are in Slurm's order: {why}");
-            return unknown();
+            return unknown;
         }
     };
-    match topology_lines(&text, &|list| hostlist::expand(list).ok()) {
-        Ok(topology) => topology.places(nodes),
-        Err(why) => {
-            complain!("launch: the ranks are in Slurm's order: scontrol show topology: {why}");
-            unknown()
-        }
-    }
+    let Some(shape) = topology.shape() else { return unknown };
+    let ordered = client.config().is_ok_and(|config| {
+        let value = |key: &str| config.get(key).map(String::as_str).unwrap_or_default();
+        let (select, parameters) = (value("SelectType"), value("SelectTypeParameters"));
+        slurm_orders_itself(value("SLURM_VERSION"), select, parameters, Some(shape))
+    });
+    (topology.places(nodes), ordered)
 }
 
 /// Tasks on each node as the job's options have it, and what Slurm has if nodes differ. Slurm sets `SLURM_TASKS_PER_NODE` from processors where

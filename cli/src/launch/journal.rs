@@ -11,6 +11,8 @@ use super::allocation::Allocation;
 use crate::Site;
 use crate::output::complain;
 
+/// The cause of an end that Slurm or the job's owner wants.
+pub(crate) const STOPPED: &str = "stopped";
 /// Only the job's user reads and writes it.
 const MODE: u32 = 0o600;
 
@@ -89,9 +91,9 @@ impl Journal {
         complain!("launch: {} does not answer; waiting until Slurm has decided about it", compress(nodes));
     }
 
-    /// Where more is found.
-    pub(crate) fn after_the_end(&self) -> String {
-        format!("See: railgate report {}", self.job)
+    /// Where more is found about an end.
+    pub(crate) fn after(&self, cause: &str) -> String {
+        if cause == STOPPED { String::new() } else { format!(". See: railgate report {}", self.job) }
     }
 
     fn write(&mut self) {
