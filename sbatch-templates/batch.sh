@@ -34,7 +34,11 @@ run() {
     return "$code"
 }
 
-launch() { railgate launch --spares "${SPARES:-0}" --restarts "${RESTARTS:-3}" -- "$@"; }
+launch() {
+    local words=(railgate launch --spares "${SPARES:-0}" --restarts "${RESTARTS:-3}" --)
+    # Behind run it takes the place of the shell, which would end earlier by Slurm's signals.
+    if [ "$BASHPID" = "$$" ]; then "${words[@]}" "$@"; else exec "${words[@]}" "$@"; fi
+}
 
 railgate_save() {
     # Fails shortly before the end of the job, when it no longer has steps.

@@ -44,10 +44,9 @@ pub(crate) fn of(
     let job = start.allocation.job;
     let state =
         || client.standings(&[&JobRef::plain(job)]).map(|jobs| jobs.get(&job).map(|job| job.state.clone()));
+    // Slurm kills this program some seconds later, and a template's script waits for its last line.
     if let Some(signal) = ended.stopped {
-        // Slurm kills this program some seconds later.
-        let ends = state().ok().flatten().filter(|state| state != RUNNING);
-        found.stopped = Some(ends.map_or_else(|| format!("{signal} received"), |state| ends_as(&state)));
+        found.stopped = Some(format!("launch received {signal}"));
         return found;
     }
     match answer(until, state) {

@@ -195,9 +195,13 @@ impl Run {
         }
     }
 
-    /// Checks that the log has only lines of the script, its program and Slurm, and that the last one but Slurm's is railgate's.
+    /// Checks that the log has only lines of the script, its program and Slurm, and that the last one but Slurm's is railgate's. launch
+    /// adds a line for each start and its end.
     fn check(&self, cluster: &Cluster) -> Result<()> {
-        self.wait(cluster, "railgate: ")?;
+        let is_outcome = |line: &str| line.starts_with("railgate: ") && !line.starts_with("railgate: start ");
+        let name = format!("{} {}: the outcome", self.template, self.end.name);
+        poll::until(2 * MINUTE, &name, || Ok(self.log(cluster).lines().any(is_outcome).then_some(())))
+            .with_context(|| self.log(cluster))?;
         let log = self.log(cluster);
         let of_slurm = |line: &str| line.starts_with("srun:") || line.contains(" error: *** ");
         let said: Vec<&str> = log
@@ -213,7 +217,7 @@ impl Run {
         let report = format!(". See: railgate report {}", self.id);
         let fits = last.starts_with(&format!("railgate: {}", self.end.says)) && last.ends_with(&report);
         ensure!(fits, "{} {}: not '{}' but\n{log}", self.template, self.end.name, self.end.says);
-        let lines = said.iter().filter(|line| line.starts_with("railgate: ")).count();
+        let lines = said.iter().filter(|line| is_outcome(line)).count();
         ensure!(lines == 1, "{} {}: {lines} lines in\n{log}", self.template, self.end.name);
         Ok(())
     }
