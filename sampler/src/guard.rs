@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use railgate_guard::{Guard, GuardConfig, GuardMode, Look, News, RankLook};
+use railgate_guard::{Guard, GuardConfig, GuardMode, News, NodeSample, RankSample};
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::gpu_activities;
 use railgate_node_report::plain::clock;
@@ -62,13 +62,14 @@ impl Guarding {
         let alone = job.nodelist == mine.report.node && job.het_leader.is_none();
         let gpus = gpu_activities(sample, sample.gpus.len() > 1 || !alone);
         let of_step = of_last_step(ranks);
-        let looks: Vec<RankLook> = of_step.iter().map(|(rank, of)| look(*rank, of, &self.states)).collect();
-        let seen = Look {
+        let rank_samples: Vec<RankSample> =
+            of_step.iter().map(|(rank, of)| rank_sample(*rank, of, &self.states)).collect();
+        let seen = NodeSample {
             start: sample.start,
             end: sample.end(),
             running: sample.state == State::Running,
             gpus: &gpus,
-            ranks: &looks,
+            ranks: &rank_samples,
             counts: pausing.counts(),
             alone,
             logged: self.states.logged(),
@@ -96,7 +97,7 @@ impl Guarding {
             self.taken = true;
             let running = of_step.values().flatten().filter(|one| one.ended.is_none());
             // The end of a process and a stopped one are proof, and NCCL has no complete answer then.
-            let proof = looks.iter().any(|one| one.ended.is_some() || is_stopped(one));
+            let proof = rank_samples.iter().any(|one| one.ended.is_some() || is_stopped(one));
             let ras = !proof && (alone || looks_at_others(&mine.report));
             self.evidence.take(mine, running.map(|one| Target::from(*one)).collect(), ras);
         }
@@ -198,15 +199,15 @@ fn of_last_step(ranks: &[TaskRank]) -> BTreeMap<u32, Vec<&TaskRank>> {
     all.into_iter().map(|(rank, of)| (rank, programs(&of))).collect()
 }
 
-fn is_stopped(rank: &RankLook) -> bool {
+fn is_stopped(rank: &RankSample) -> bool {
     rank.state.as_ref().is_some_and(|state| state.state == Some('T'))
 }
 
-fn look(rank: u32, programs: &[&TaskRank], states: &States) -> RankLook {
+fn rank_sample(rank: u32, programs: &[&TaskRank], states: &States) -> RankSample {
     let ended: Option<Vec<_>> = programs.iter().map(|one| one.ended.zip(one.exit)).collect();
     let runs = programs.iter().rev().find(|one| one.ended.is_none());
     let last = runs.or(programs.last());
-    RankLook {
+    RankSample {
         rank,
         pid: last.map_or(0, |one| one.pid),
         ended: ended.and_then(|ends| ends.into_iter().max_by_key(|(time, _)| *time)),
@@ -226,10 +227,10 @@ mod tests {
         TaskRank { rank, pid, step: step.to_owned(), began: Some(began), ended, exit, ..TaskRank::default() }
     }
 
-    fn looks(ranks: &[TaskRank]) -> Vec<(u32, u32, bool)> {
+    fn rank_samples(ranks: &[TaskRank]) -> Vec<(u32, u32, bool)> {
         let of_step = of_last_step(ranks);
-        let all = of_step.iter().map(|(rank, of)| look(*rank, of, &States::default()));
-        all.map(|look| (look.rank, look.pid, look.ended.is_some())).collect()
+        let all = of_step.iter().map(|(rank, of)| rank_sample(*rank, of, &States::default()));
+        all.map(|rank_sample| (rank_sample.rank, rank_sample.pid, rank_sample.ended.is_some())).collect()
     }
 
     #[test]
@@ -248,21 +249,21 @@ mod tests {
         let earlier = process(0, "0", 10, Some(20));
         let first = process(0, "1", 30, Some(40));
         let second = process(1, "1", 31, None);
-        assert_eq!(looks(&[earlier, first, second]), [(0, 30, true), (1, 31, false)]);
+        assert_eq!(rank_samples(&[earlier, first, second]), [(0, 30, true), (1, 31, false)]);
         let again = TaskRank { start_number: 1, ..process(0, "1", 50, None) };
         assert_eq!(
-            looks(&[process(0, "1", 30, Some(40)), process(1, "1", 31, None), again]),
+            rank_samples(&[process(0, "1", 30, Some(40)), process(1, "1", 31, None), again]),
             [(0, 50, false)]
         );
-        assert_eq!(looks(&[]), []);
+        assert_eq!(rank_samples(&[]), []);
     }
 
     #[test]
     fn a_rank_is_gone_when_its_program_is_and_not_when_another_one_has_begun() {
         let shell = process(0, "1", 10, None);
         let program = TaskRank { gpu: true, ..process(0, "1", 11, Some(50)) };
-        assert_eq!(looks(&[shell.clone(), program.clone()]), [(0, 11, true)]);
+        assert_eq!(rank_samples(&[shell.clone(), program.clone()]), [(0, 11, true)]);
         let again = TaskRank { gpu: true, ..process(0, "1", 60, None) };
-        assert_eq!(looks(&[shell, program, again]), [(0, 60, false)]);
+        assert_eq!(rank_samples(&[shell, program, again]), [(0, 60, false)]);
     }
 }

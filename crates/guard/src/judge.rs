@@ -10,7 +10,7 @@ use railgate_node_report::plain::span;
 use railgate_node_report::{Culprit, Hang, HangKind, WaitedIn};
 
 use crate::GuardConfig;
-use crate::look::{Counts, CountsOf, Look, RankLook, RankState};
+use crate::sample::{Counts, CountsOf, NodeSample, RankSample, RankState};
 
 /// CPU time above which a rank computes, percent of one core. A rank that sleeps has threads that wake up now and then.
 const COMPUTES: f64 = 10.0;
@@ -50,9 +50,14 @@ const STORAGE: [&str; 20] = [
     "blk_",
 ];
 
-/// The hang that this look shows. `since`: the time of the last progress; `begun`: the GPUs have worked before.
-pub(crate) fn judge(look: &Look<'_>, since: UnixMillis, begun: bool, set: &GuardConfig) -> Option<Hang> {
-    let case = Case { look, since };
+/// The hang that this sample shows. `since`: the time of the last progress; `begun`: the GPUs have worked before.
+pub(crate) fn judge(
+    sample: &NodeSample<'_>,
+    since: UnixMillis,
+    begun: bool,
+    set: &GuardConfig,
+) -> Option<Hang> {
+    let case = Case { sample, since };
     case.gone(set.after_exit).or_else(|| {
         if !begun {
             return None;
@@ -64,20 +69,20 @@ pub(crate) fn judge(look: &Look<'_>, since: UnixMillis, begun: bool, set: &Guard
 /// A wait that is judged.
 struct Case<'a> {
     /// The latest sample of the node.
-    look: &'a Look<'a>,
+    sample: &'a NodeSample<'a>,
     /// Since when no rank has made progress.
     since: UnixMillis,
 }
 
 impl Case<'_> {
     fn lasts(&self, time: Duration) -> bool {
-        Duration::from_millis(self.look.end.saturating_sub(self.since)) >= time
+        Duration::from_millis(self.sample.end.saturating_sub(self.since)) >= time
     }
 
     fn gone(&self, after: Duration) -> Option<Hang> {
-        let gone: Vec<&RankLook> = self.look.ranks.iter().filter(|one| one.ended.is_some()).collect();
+        let gone: Vec<&RankSample> = self.sample.ranks.iter().filter(|one| one.ended.is_some()).collect();
         // Ranks that end one after the other have finished.
-        if gone.is_empty() || gone.len() == self.look.ranks.len() {
+        if gone.is_empty() || gone.len() == self.sample.ranks.len() {
             return None;
         }
         let last = gone.iter().filter_map(|one| Some(one.ended?.0)).max()?;
@@ -94,8 +99,8 @@ impl Case<'_> {
     }
 
     fn stopped(&self, after: Duration) -> Option<Hang> {
-        let is_stopped = |one: &&RankLook| one.state.as_ref().is_some_and(|state| state.state == Some('T'));
-        let stopped: Vec<&RankLook> = self.running().filter(is_stopped).collect();
+        let is_stopped = |one: &&RankSample| one.state.as_ref().is_some_and(|state| state.state == Some('T'));
+        let stopped: Vec<&RankSample> = self.running().filter(is_stopped).collect();
         // If all are, the job is suspended.
         if stopped.is_empty() || stopped.len() == self.running().count() || !self.lasts(after) {
             return None;
@@ -130,15 +135,15 @@ impl Case<'_> {
         Some(self.hang(kind, &behind, signs(sleep)))
     }
 
-    fn running(&self) -> impl Iterator<Item = &RankLook> {
-        self.look.ranks.iter().filter(|one| one.ended.is_none())
+    fn running(&self) -> impl Iterator<Item = &RankSample> {
+        self.sample.ranks.iter().filter(|one| one.ended.is_none())
     }
 
     /// Ranks of this node with fewer operations than others, and what shows it.
-    fn behind(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
-        let counts = self.look.counts?;
+    fn behind(&self) -> Option<(Vec<&RankSample>, Vec<String>)> {
+        let counts = self.sample.counts?;
         let of = behind_in(counts)?;
-        let behind = stragglers(self.look, of);
+        let behind = stragglers(self.sample, of);
         let fewest = of.ranks.iter().map(|one| one.ops).min()?;
         let most = of.ranks.iter().map(|one| one.ops).max()?;
         if behind.is_empty() {
@@ -154,14 +159,14 @@ impl Case<'_> {
     }
 
     /// Without counts: the one rank that sleeps while all others poll their GPU, if one GPU is idle.
-    fn sleeps_alone(&self) -> Option<(Vec<&RankLook>, Vec<String>)> {
-        if self.look.counts.is_some() || !self.look.gpus.contains(&GpuActivity::Idle) {
+    fn sleeps_alone(&self) -> Option<(Vec<&RankSample>, Vec<String>)> {
+        if self.sample.counts.is_some() || !self.sample.gpus.contains(&GpuActivity::Idle) {
             return None;
         }
-        let cpu = |one: &&RankLook| one.state.as_ref().and_then(|state| state.cpu_percent);
-        let all: Vec<&RankLook> = self.running().collect();
+        let cpu = |one: &&RankSample| one.state.as_ref().and_then(|state| state.cpu_percent);
+        let all: Vec<&RankSample> = self.running().collect();
         let known: Vec<f64> = all.iter().map(cpu).collect::<Option<_>>()?;
-        let sleeping: Vec<&RankLook> =
+        let sleeping: Vec<&RankSample> =
             all.iter().zip(&known).filter(|(_, cpu)| **cpu < COMPUTES).map(|(one, _)| *one).collect();
         let spinning = known.iter().filter(|cpu| **cpu >= SPINS).count();
         let one = sleeping.len() == 1 && spinning + 1 == all.len() && all.len() > 1;
@@ -170,23 +175,23 @@ impl Case<'_> {
 
     /// All ranks of the job are on this node, and all of their GPUs wait.
     fn all_gpus_wait(&self) -> bool {
-        let gpus = self.look.gpus;
-        self.look.alone && gpus.len() > 1 && gpus.iter().all(|gpu| *gpu == GpuActivity::Waits)
+        let gpus = self.sample.gpus;
+        self.sample.alone && gpus.len() > 1 && gpus.iter().all(|gpu| *gpu == GpuActivity::Waits)
     }
 
     /// The sign that nothing was written to the job's logs for [`GuardConfig::after`]; `None`: something was, or it is not known.
     fn silent(&self, set: &GuardConfig) -> Option<String> {
-        let logged = self.look.logged.filter(|logged| self.is_long(*logged, set))?;
+        let logged = self.sample.logged.filter(|logged| self.is_long(*logged, set))?;
         Some(format!("nothing was written to the job's logs for {}", self.span(logged)))
     }
 
     fn is_long(&self, since: UnixMillis, set: &GuardConfig) -> bool {
-        Duration::from_millis(self.look.end.saturating_sub(since)) >= set.after
+        Duration::from_millis(self.sample.end.saturating_sub(since)) >= set.after
     }
 
     /// Ranks are behind and poll the GPU, as the others do. If their own GPU waits as well, they wait for another operation or
     /// for a kernel that does not end. A rank that computes on the CPU looks the same, so the logs have to be silent.
-    fn own_gpu(&self, behind: &[&RankLook], mut signs: Vec<String>, set: &GuardConfig) -> Option<Hang> {
+    fn own_gpu(&self, behind: &[&RankSample], mut signs: Vec<String>, set: &GuardConfig) -> Option<Hang> {
         let silent = self.silent(set).filter(|_| self.all_gpus_wait())?;
         let kind = match self.others_behind(behind) {
             Some(sign) => {
@@ -201,8 +206,8 @@ impl Case<'_> {
     }
 
     /// Other ranks are behind these in another communicator.
-    fn others_behind(&self, behind: &[&RankLook]) -> Option<String> {
-        let counts = self.look.counts?;
+    fn others_behind(&self, behind: &[&RankSample]) -> Option<String> {
+        let counts = self.sample.counts?;
         let is_behind = |pid: u32| behind.iter().any(|one| one.pid == pid);
         let others = |of: &&CountsOf| {
             let pids = of.behind();
@@ -213,16 +218,16 @@ impl Case<'_> {
         let of = counts.communicators.iter().find(others)?;
         Some(format!(
             "in another communicator {} behind (the last operation there: {})",
-            are(&stragglers(self.look, of)),
+            are(&stragglers(self.sample, of)),
             of.op
         ))
     }
 
     /// All ranks of a communicator have enqueued the same number of operations, and the last ones differ.
     fn different(&self) -> Option<Hang> {
-        let counts = self.look.counts.filter(|_| self.all_gpus_wait())?;
+        let counts = self.sample.counts.filter(|_| self.all_gpus_wait())?;
         let of = counts.communicators.iter().find(|of| of.differs())?;
-        let mut by_op: BTreeMap<&str, Vec<&RankLook>> = BTreeMap::new();
+        let mut by_op: BTreeMap<&str, Vec<&RankSample>> = BTreeMap::new();
         for one in &of.ranks {
             by_op.entry(&one.op).or_default().extend(self.running().filter(|rank| rank.pid == one.pid));
         }
@@ -232,7 +237,7 @@ impl Case<'_> {
         // Ranks whose last operation differs from that of most ranks.
         let most = by_op.values().max_by_key(|of| of.len())?;
         let apart = by_op.values().filter(|of| *of != most).flatten().copied();
-        let culprits: Vec<&RankLook> = apart.filter(|_| most.len() * 2 > of.ranks.len()).collect();
+        let culprits: Vec<&RankSample> = apart.filter(|_| most.len() * 2 > of.ranks.len()).collect();
         Some(self.hang(HangKind::Order, &culprits, signs))
     }
 
@@ -241,25 +246,25 @@ impl Case<'_> {
         if !self.all_gpus_wait() {
             return None;
         }
-        let counted = self.look.counts.map(|counts| counts.moved).filter(|moved| self.is_long(*moved, set));
+        let counted = self.sample.counts.map(|counts| counts.moved).filter(|moved| self.is_long(*moved, set));
         let mut signs = Vec::new();
         if let Some(moved) = counted {
             signs.push(format!("no rank has enqueued an operation for {}", self.span(moved)));
         }
         signs.extend(self.silent(set));
         // A second sign beside the GPUs.
-        if signs.is_empty() && self.look.ports_down.is_empty() {
+        if signs.is_empty() && self.sample.ports_down.is_empty() {
             return None;
         }
         Some(self.hang(HangKind::AllWait, &[], signs))
     }
 
     fn span(&self, since: UnixMillis) -> String {
-        span(Duration::from_millis(self.look.end.saturating_sub(since)).as_secs_f64())
+        span(Duration::from_millis(self.sample.end.saturating_sub(since)).as_secs_f64())
     }
 
-    fn hang(&self, kind: HangKind, culprits: &[&RankLook], more: Vec<String>) -> Hang {
-        let gpus = self.look.gpus;
+    fn hang(&self, kind: HangKind, culprits: &[&RankSample], more: Vec<String>) -> Hang {
+        let gpus = self.sample.gpus;
         let waiting = gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
         let mut signs = vec![format!(
             "{waiting} of {} GPUs of this node only ran kernels that wait, and none worked, for {}",
@@ -267,23 +272,23 @@ impl Case<'_> {
             self.span(self.since),
         )];
         signs.extend(more);
-        signs.extend(self.look.ports_down.iter().map(|port| format!("port {port}")));
+        signs.extend(self.sample.ports_down.iter().map(|port| format!("port {port}")));
         Hang {
             kind,
             since: self.since,
-            named: self.look.end,
+            named: self.sample.end,
             over: None,
             culprits: culprits.iter().map(|one| culprit(one)).collect(),
             waiting_gpus: u32::try_from(waiting).unwrap_or(u32::MAX),
-            operation: self.look.counts.filter(|_| kind != HangKind::Order).and_then(waited_in),
+            operation: self.sample.counts.filter(|_| kind != HangKind::Order).and_then(waited_in),
             signs,
-            ports_down: self.look.ports_down.to_vec(),
+            ports_down: self.sample.ports_down.to_vec(),
             act: None,
         }
     }
 }
 
-fn gone_first(gone: &[&RankLook]) -> Option<UnixMillis> {
+fn gone_first(gone: &[&RankSample]) -> Option<UnixMillis> {
     gone.iter().filter_map(|one| Some(one.ended?.0)).min()
 }
 
@@ -301,15 +306,15 @@ fn behind_in(counts: &Counts) -> Option<&CountsOf> {
 }
 
 /// Returns the stragglers of this node: its running ranks that have enqueued fewer operations in the communicator than other ranks.
-fn stragglers<'a>(look: &'a Look<'_>, communicator: &CountsOf) -> Vec<&'a RankLook> {
+fn stragglers<'a>(sample: &'a NodeSample<'_>, communicator: &CountsOf) -> Vec<&'a RankSample> {
     let pids = communicator.behind();
-    look.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
+    sample.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
 }
 
 /// Returns the stragglers of this node if all of them poll their GPUs, and otherwise none.
-pub(crate) fn polling_stragglers<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
-    let Some(of) = look.counts.and_then(behind_in) else { return Vec::new() };
-    let all = stragglers(look, of);
+pub(crate) fn polling_stragglers<'a>(sample: &'a NodeSample<'_>) -> Vec<&'a RankSample> {
+    let Some(of) = sample.counts.and_then(behind_in) else { return Vec::new() };
+    let all = stragglers(sample, of);
     if all.iter().all(|one| one.state.as_ref().is_some_and(polls)) { all } else { Vec::new() }
 }
 
@@ -332,13 +337,13 @@ fn is_at_rest(state: &RankState) -> bool {
 }
 
 /// The ranks of a node that are at rest, are stopped, or have ended. A suspended job is not judged.
-pub(crate) fn at_rest<'a>(look: &'a Look<'_>) -> Vec<&'a RankLook> {
+pub(crate) fn at_rest<'a>(sample: &'a NodeSample<'_>) -> Vec<&'a RankSample> {
     let rests = |state: &RankState| state.state == Some('T') || is_at_rest(state);
-    let rests = |one: &&RankLook| one.ended.is_some() || one.state.as_ref().is_some_and(rests);
-    look.ranks.iter().filter(rests).collect()
+    let rests = |one: &&RankSample| one.ended.is_some() || one.state.as_ref().is_some_and(rests);
+    sample.ranks.iter().filter(rests).collect()
 }
 
-pub(crate) fn culprit(one: &RankLook) -> Culprit {
+pub(crate) fn culprit(one: &RankSample) -> Culprit {
     let state = one.state.as_ref();
     Culprit {
         rank: one.rank,
@@ -373,7 +378,7 @@ fn sleep(rank: u32, state: &RankState) -> String {
 }
 
 /// `rank 3`, `ranks 3, 4`
-fn ranks(of: &[&RankLook]) -> String {
+fn ranks(of: &[&RankSample]) -> String {
     let numbers: Vec<String> = of.iter().take(8).map(|one| one.rank.to_string()).collect();
     match of.len() {
         1 => format!("rank {}", numbers.concat()),
@@ -383,6 +388,6 @@ fn ranks(of: &[&RankLook]) -> String {
 }
 
 /// `rank 3 is`, `ranks 3, 4 are`
-fn are(of: &[&RankLook]) -> String {
+fn are(of: &[&RankSample]) -> String {
     format!("{} {}", ranks(of), if of.len() == 1 { "is" } else { "are" })
 }

@@ -1,6 +1,6 @@
 //! Finds out, while a job runs, that some of its ranks wait for one that does not come.
 //!
-//! The guard is given one [`Look`] for each sample of the node's GPUs. A GPU that waits in a collective runs kernels all the
+//! The guard is given one [`NodeSample`] for each sample of the node's GPUs. A GPU that waits in a collective runs kernels all the
 //! time and does nothing else, so a wait is visible at once. Whether it will end is not visible. The guard therefore calls a wait a hang
 //! only with one of these:
 //!
@@ -13,8 +13,8 @@
 
 mod config;
 mod judge;
-mod look;
 mod nodes;
+mod sample;
 #[cfg(test)]
 mod tests;
 
@@ -25,8 +25,8 @@ use railgate_node_report::phases::GpuActivity;
 use railgate_node_report::{Hang, HangAct, HangKind, Hangs, MOST_AT_REST, NodeWait};
 
 pub use config::{GuardConfig, GuardMode};
-pub use look::{Counts, CountsOf, Look, RankLook, RankOps, RankState};
 pub use nodes::judge_nodes;
+pub use sample::{Counts, CountsOf, NodeSample, RankOps, RankSample, RankState};
 
 use judge::{at_rest, culprit, judge, polling_stragglers};
 
@@ -92,38 +92,38 @@ impl Guard {
 
     /// The statement of this node for the others of its job, if no GPU of it has worked for [`GuardConfig::after`]. It is not made if
     /// a rank may work: where no GPU waits, all ranks have to be at rest, and otherwise as many as there are idle GPUs.
-    pub fn stands_still(&self, look: &Look<'_>) -> Option<NodeWait> {
-        let since = self.still.filter(|_| !look.alone)?;
-        if Duration::from_millis(look.end.saturating_sub(since)) < self.config.after {
+    pub fn stands_still(&self, sample: &NodeSample<'_>) -> Option<NodeWait> {
+        let since = self.still.filter(|_| !sample.alone)?;
+        if Duration::from_millis(sample.end.saturating_sub(since)) < self.config.after {
             return None;
         }
-        let waiting = look.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
-        let resting = at_rest(look);
+        let waiting = sample.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
+        let resting = at_rest(sample);
         // A rank of an idle GPU may compute on the CPU, for example in an evaluation: then all others wait for work.
         let works = match waiting {
-            0 => resting.is_empty() || resting.len() < look.ranks.len(),
-            _ => resting.len() < look.gpus.len() - waiting,
+            0 => resting.is_empty() || resting.len() < sample.ranks.len(),
+            _ => resting.len() < sample.gpus.len() - waiting,
         };
         if works {
             return None;
         }
         let (at_rest, behind) = match waiting {
             0 => (resting, Vec::new()),
-            _ if waiting == look.gpus.len() => (Vec::new(), polling_stragglers(look)),
+            _ if waiting == sample.gpus.len() => (Vec::new(), polling_stragglers(sample)),
             _ => (Vec::new(), Vec::new()),
         };
-        let named = |ranks: Vec<&RankLook>| ranks.into_iter().take(MOST_AT_REST).map(culprit).collect();
+        let named = |ranks: Vec<&RankSample>| ranks.into_iter().take(MOST_AT_REST).map(culprit).collect();
         let count = |gpus: usize| u32::try_from(gpus).unwrap_or(u32::MAX);
         Some(NodeWait {
             since,
-            as_of: look.end,
-            gpus: count(look.gpus.len()),
+            as_of: sample.end,
+            gpus: count(sample.gpus.len()),
             waiting_gpus: count(waiting),
             at_rest: named(at_rest),
             behind: named(behind),
-            moved: look.counts.map(|counts| counts.moved),
-            logged: look.logged,
-            ports_down: look.ports_down.to_vec(),
+            moved: sample.counts.map(|counts| counts.moved),
+            logged: sample.logged,
+            ports_down: sample.ports_down.to_vec(),
         })
     }
 
@@ -157,27 +157,27 @@ impl Guard {
         self.since
     }
 
-    /// Adds one look at the node.
-    pub fn add(&mut self, look: &Look<'_>) -> Option<News> {
-        let works = look.gpus.contains(&GpuActivity::Works);
-        let waits = look.gpus.contains(&GpuActivity::Waits);
+    /// Adds one sample at the node.
+    pub fn add(&mut self, sample: &NodeSample<'_>) -> Option<News> {
+        let works = sample.gpus.contains(&GpuActivity::Works);
+        let waits = sample.gpus.contains(&GpuActivity::Waits);
         if works {
-            self.worked_s += look.seconds();
+            self.worked_s += sample.seconds();
         }
-        let moved = look.counts.map_or(0, |counts| counts.moved);
-        self.still = match look.running && !works && self.worked_s >= BEGUN_S && !look.alone {
-            true => Some((*self.still.get_or_insert(look.start)).max(moved)),
+        let moved = sample.counts.map_or(0, |counts| counts.moved);
+        self.still = match sample.running && !works && self.worked_s >= BEGUN_S && !sample.alone {
+            true => Some((*self.still.get_or_insert(sample.start)).max(moved)),
             false => None,
         };
         // Suspended time and time without samples do not count.
-        if !look.running || works || !waits {
+        if !sample.running || works || !waits {
             self.since = None;
             // GPUs that are idle, suspended or not sampled have made no progress.
-            return if works { self.end(look.start) } else { None };
+            return if works { self.end(sample.start) } else { None };
         }
-        let since = (*self.since.get_or_insert(look.start)).max(moved);
+        let since = (*self.since.get_or_insert(sample.start)).max(moved);
         self.since = Some(since);
-        let found = judge(look, since, self.worked_s >= BEGUN_S, &self.config);
+        let found = judge(sample, since, self.worked_s >= BEGUN_S, &self.config);
         match self.hangs.open() {
             // Progress while GPUs wait between operations.
             Some(open) if moved > open.named => self.end(moved),

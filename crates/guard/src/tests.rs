@@ -13,7 +13,7 @@ struct Run {
     guard: Guard,
     now: UnixMillis,
     gpus: Vec<GpuActivity>,
-    ranks: Vec<RankLook>,
+    ranks: Vec<RankSample>,
     counts: Option<Counts>,
     alone: bool,
     running: bool,
@@ -41,7 +41,7 @@ fn rank_ops(rank: u32, ops: u64, op: &str) -> RankOps {
 impl Run {
     /// Four ranks that have worked for a minute.
     fn new() -> Self {
-        let rank = |rank| RankLook { rank, pid: 100 + rank, ended: None, state: Some(spins()) };
+        let rank = |rank| RankSample { rank, pid: 100 + rank, ended: None, state: Some(spins()) };
         let mut run = Run {
             guard: Guard::new(GuardConfig::default(), Hangs::default()),
             now: START,
@@ -61,7 +61,7 @@ impl Run {
         for _ in 0..seconds / 5 {
             let start = self.now;
             self.now += 5000;
-            let look = Look {
+            let sample = NodeSample {
                 start,
                 end: self.now,
                 running: self.running,
@@ -72,7 +72,7 @@ impl Run {
                 logged: self.logged,
                 ports_down: &[],
             };
-            self.news.extend(self.guard.add(&look));
+            self.news.extend(self.guard.add(&sample));
         }
     }
 
@@ -477,7 +477,7 @@ fn a_node_of_several_says_that_it_stands_still_if_its_gpus_wait_or_all_its_ranks
         (run.gpus, run.alone) = (gpus, alone);
         run.ranks.iter_mut().for_each(|rank| rank.state = Some(state.clone()));
         run.pass(seconds);
-        let look = Look {
+        let sample = NodeSample {
             start: run.now - 5000,
             end: run.now,
             running: true,
@@ -488,7 +488,7 @@ fn a_node_of_several_says_that_it_stands_still_if_its_gpus_wait_or_all_its_ranks
             logged: None,
             ports_down: &[],
         };
-        run.guard.stands_still(&look).map(|wait| (wait.waiting_gpus, wait.at_rest.len()))
+        run.guard.stands_still(&sample).map(|wait| (wait.waiting_gpus, wait.at_rest.len()))
     };
     let all = |gpu| vec![gpu; 4];
     assert_eq!(stands(all(Waits), spins(), false, 150), Some((4, 0)));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_guard::{
-    Counts, CountsOf, Guard, GuardConfig, Look, News, RankLook, RankOps, RankState, judge_nodes,
+    Counts, CountsOf, Guard, GuardConfig, News, NodeSample, RankOps, RankSample, RankState, judge_nodes,
 };
 use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::phases::GpuActivity::{self, Idle, Waits, Works};
@@ -124,8 +124,8 @@ impl Node {
         let ranks = self.first..self.first + EACH;
         let hangs = now >= FAULT;
         let spins = RankState { state: Some('R'), kernel: None, cpu_percent: Some(99.0), bytes_s: Some(0.0) };
-        let look = |rank: u32| {
-            let mut one = RankLook { rank, pid: 100 + rank, ended: None, state: Some(spins.clone()) };
+        let sample = |rank: u32| {
+            let mut one = RankSample { rank, pid: 100 + rank, ended: None, state: Some(spins.clone()) };
             match kind.does {
                 Ends(exit) if hangs && faulty(rank) => (one.ended, one.state) = (Some((FAULT, exit)), None),
                 Is(state, kernel, cpu, bytes) if hangs && faulty(rank) => {
@@ -147,10 +147,10 @@ impl Node {
             Ends(_) | Is(..) if faulty(rank) => Idle,
             _ => Waits,
         };
-        let (ranks, gpus): (Vec<RankLook>, Vec<GpuActivity>) =
-            ranks.map(|rank| (look(rank), gpu(rank))).unzip();
+        let (ranks, gpus): (Vec<RankSample>, Vec<GpuActivity>) =
+            ranks.map(|rank| (sample(rank), gpu(rank))).unzip();
         let moved = if hangs { FAULT } else { now };
-        let of = |one: &RankLook| RankOps {
+        let of = |one: &RankSample| RankOps {
             rank: one.rank,
             pid: one.pid,
             ops: if hangs && faulty(one.rank) { 1180 } else { 1181 },
@@ -166,7 +166,7 @@ impl Node {
                 seq: Some(1181),
             }],
         };
-        let look = Look {
+        let sample = NodeSample {
             start: now,
             end: now + SAMPLE,
             running: true,
@@ -177,8 +177,8 @@ impl Node {
             logged: Some(moved),
             ports_down: &[],
         };
-        let news = self.guard.add(&look);
-        self.standing = self.guard.stands_still(&look);
+        let news = self.guard.add(&sample);
+        self.standing = self.guard.stands_still(&sample);
         news
     }
 }

@@ -1,18 +1,17 @@
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use railgate_child::Task;
 use railgate_node_report::Application;
 use railgate_node_report::application::{APP_DIR, MOST_BYTES, read as read_rank};
-use railgate_rundir::{Root, RunDir, UserDir};
+use railgate_rundir::{RunDir, UserDir};
+
+use crate::user_file::{ask, asked};
 
 const READ: &str = "read-application";
 
 /// Runs in a child, as everything that reads files of a job's owner.
 pub(crate) const TASK: Task = Task::new(READ, task);
-
-const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Most ranks that are read: far more than a node has GPUs.
 const MOST_FILES: usize = 512;
@@ -21,21 +20,14 @@ const MOST_PROBLEMS: usize = 20;
 /// Progress that a job's ranks have reported on this node; `None` if none did. `run`: [`crate::Places::run`].
 /// Unreadable files are listed in `problems`.
 pub fn application(run: &Path, job: u32, uid: u32) -> Option<Application> {
-    let order = (run, job, uid);
-    let read = serde_json::to_vec(&order)
-        .map_err(|why| why.to_string())
-        .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
-        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
-    read.unwrap_or_else(|why| {
+    ask(READ, run, job, uid).unwrap_or_else(|why| {
         tracing::warn!(job, "the program's reports are unknown: {why}");
         Some(Application { problems: vec![format!("could not be read: {why}")], ..Application::default() })
     })
 }
 
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
-    let (root, job, uid): (PathBuf, u32, u32) =
-        serde_json::from_slice(input).map_err(|why| why.to_string())?;
-    let dir = Root::new(root).job(job).current(job).map_err(|why| why.to_string())?;
+    let (dir, uid) = asked(input)?;
     let told = read(&dir, uid).map_err(|why| format!("{}: {why}", dir.user().display()))?;
     serde_json::to_vec(&told).map_err(|why| why.to_string())
 }
@@ -84,8 +76,10 @@ mod tests {
     #[test]
     fn only_regular_files_of_the_owner_are_read() {
         let place = tempfile::tempdir().unwrap();
-        let run =
-            Root::new(place.path()).job(7).create(&railgate_rundir::Run::new(7, 0, 1_800_000_000)).unwrap();
+        let run = railgate_rundir::Root::new(place.path())
+            .job(7)
+            .create(&railgate_rundir::Run::new(7, 0, 1_800_000_000))
+            .unwrap();
         let uid = nix::unistd::geteuid().as_raw();
         assert_eq!(read(&run, uid).unwrap(), None);
         let Ok(_) = railgate_rundir::mount_user(&run, uid, 0, 1 << 20, 64) else { return };

@@ -1,22 +1,19 @@
 //! The starts of `railgate launch`, as it wrote them on the node of the batch script. Self-reported: they are shown, and count restarts of
 //! their own job.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use railgate_child::Task;
 use railgate_node_report::{LAUNCH_FILE, Launched};
-use railgate_rundir::Root;
 use railgate_text::{clip, printable};
 
-use crate::preflight_mark::read_if_present;
+use crate::user_file::{ask, asked, read_if_present};
 
 const READ: &str = "read-launched";
 
 /// Runs in a child, as everything that reads files of a job's owner.
 pub(crate) const TASK: Task = Task::new(READ, task);
 
-const DEADLINE: Duration = Duration::from_secs(5);
 /// Largest file that is read, bytes: more than 100 starts of 1,024 nodes.
 const MOST_BYTES: u64 = 1 << 20;
 /// Starts that are kept, the newest ones.
@@ -30,20 +27,14 @@ const LONGEST_LIST: usize = 4096;
 
 /// The starts of the job, printable and within limits; `None` if launch has left none here. `run`: [`crate::Places::run`].
 pub fn launched(run: &Path, job: u32, uid: u32) -> Option<Launched> {
-    let read = serde_json::to_vec(&(run, job, uid))
-        .map_err(|why| why.to_string())
-        .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
-        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
-    read.unwrap_or_else(|why| {
+    ask(READ, run, job, uid).unwrap_or_else(|why| {
         tracing::warn!(job, "the starts of railgate launch are unknown: {why}");
         None
     })
 }
 
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
-    let (root, job, uid): (PathBuf, u32, u32) =
-        serde_json::from_slice(input).map_err(|why| why.to_string())?;
-    let dir = Root::new(root).job(job).current(job).map_err(|why| why.to_string())?;
+    let (dir, uid) = asked(input)?;
     let bytes = read_if_present(&dir, uid, LAUNCH_FILE, MOST_BYTES).map_err(|why| why.to_string())?;
     let found = bytes.map(|bytes| parse(&bytes)).transpose()?;
     serde_json::to_vec(&found).map_err(|why| why.to_string())

@@ -31,6 +31,7 @@ mod sweep;
 pub mod switches;
 #[cfg(test)]
 mod testing;
+mod user_file;
 
 pub use act::{Periodic, acting, desk, drain, periodic, record};
 pub use after_step::check_after_step;

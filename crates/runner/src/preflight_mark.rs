@@ -1,19 +1,18 @@
 //! What `railgate preflight` accuses this node of, as the job's own tasks wrote it. It decides only about their own job.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use railgate_child::Task;
-use railgate_rundir::{BadUserFile, PREFLIGHT_MARK, Root, RunDir, UserDir};
+use railgate_rundir::{BadUserFile, PREFLIGHT_MARK, RunDir};
 use railgate_text::clip;
+
+use crate::user_file::{ask, asked, read_if_present};
 
 const READ: &str = "read-preflight-mark";
 
 /// Runs in a child, as everything that reads files of a job's owner.
 pub(crate) const TASK: Task = Task::new(READ, task);
 
-const DEADLINE: Duration = Duration::from_secs(5);
 /// Largest file that is read, bytes.
 const MOST_BYTES: u64 = 4096;
 /// Longest text, characters.
@@ -22,20 +21,14 @@ const LONGEST: usize = 160;
 /// What the preflight of the job accuses this node of, one line of printable text; `None`: nothing, or it is unknown.
 /// `run`: [`crate::Places::run`].
 pub fn preflight_mark(run: &Path, job: u32, uid: u32) -> Option<String> {
-    let read = serde_json::to_vec(&(run, job, uid))
-        .map_err(|why| why.to_string())
-        .and_then(|order| railgate_child::ask(READ, &order, DEADLINE))
-        .and_then(|reply| serde_json::from_slice(&reply).map_err(|why| why.to_string()));
-    read.unwrap_or_else(|why| {
+    ask(READ, run, job, uid).unwrap_or_else(|why| {
         tracing::warn!(job, "unknown whether the job's preflight named this node: {why}");
         None
     })
 }
 
 fn task(input: &[u8]) -> Result<Vec<u8>, String> {
-    let (root, job, uid): (PathBuf, u32, u32) =
-        serde_json::from_slice(input).map_err(|why| why.to_string())?;
-    let dir = Root::new(root).job(job).current(job).map_err(|why| why.to_string())?;
+    let (dir, uid) = asked(input)?;
     let mark = read(&dir, uid).map_err(|why| format!("{}: {why}", dir.user().display()))?;
     serde_json::to_vec(&mark).map_err(|why| why.to_string())
 }
@@ -47,26 +40,10 @@ fn read(dir: &RunDir, uid: u32) -> Result<Option<String>, BadUserFile> {
     Ok((!line.is_empty()).then(|| clip(line, LONGEST)))
 }
 
-/// Reads a file that the job's owner may have written; `None` if there is none.
-pub(crate) fn read_if_present(
-    dir: &RunDir,
-    uid: u32,
-    name: &str,
-    most_bytes: u64,
-) -> Result<Option<Vec<u8>>, BadUserFile> {
-    let absent = |why: &io::Error| why.kind() == io::ErrorKind::NotFound;
-    let user = match UserDir::open(dir, uid) {
-        Err(why) if absent(&why) => return Ok(None),
-        opened => opened?,
-    };
-    match user.read(name, most_bytes) {
-        Err(BadUserFile::Io(why)) if absent(&why) => Ok(None),
-        read => read.map(Some),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use railgate_rundir::Root;
+
     use super::*;
 
     struct Mounted<'a>(&'a RunDir);

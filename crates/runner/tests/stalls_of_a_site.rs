@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use railgate_guard::{Guard, GuardConfig, GuardMode, Look, RankLook, RankState};
+use railgate_guard::{Guard, GuardConfig, GuardMode, NodeSample, RankSample, RankState};
 use railgate_model::UnixMillis;
 use railgate_node_report::Hangs;
 use railgate_node_report::phases::GpuActivity;
@@ -29,12 +29,12 @@ impl Job {
         GuardConfig { end_after: self.after.unwrap_or(config.end_after), ..config }
     }
 
-    fn look(&mut self, now: UnixMillis) {
+    fn sample(&mut self, now: UnixMillis) {
         let waits = (self.stops..self.goes_on).contains(&now);
         let works = if waits { GpuActivity::Waits } else { GpuActivity::Works };
         let idle = if waits { GpuActivity::Idle } else { GpuActivity::Works };
         let spins = RankState { state: Some('R'), kernel: None, cpu_percent: Some(99.0), bytes_s: Some(0.0) };
-        let rank = |rank, state: &RankState| RankLook {
+        let rank = |rank, state: &RankState| RankSample {
             rank,
             pid: 100 + rank,
             ended: None,
@@ -42,7 +42,7 @@ impl Job {
         };
         let ranks = [rank(0, &spins), rank(1, if waits { &self.state } else { &spins })];
         let gpus = [works, idle];
-        let look = Look {
+        let sample = NodeSample {
             start: now,
             end: now + SAMPLE,
             running: true,
@@ -53,7 +53,7 @@ impl Job {
             logged: None,
             ports_down: &[],
         };
-        let _ = self.guard.add(&look);
+        let _ = self.guard.add(&sample);
     }
 
     /// What a node writes into its comment: the hang, from its naming.
@@ -71,7 +71,7 @@ fn run(mut jobs: Vec<Job>, seconds: u64) -> (usize, usize) {
     let mut named = std::collections::BTreeSet::new();
     for sample in 0..seconds * 1000 / SAMPLE {
         let now = START + sample * SAMPLE;
-        jobs.iter_mut().filter(|job| !job.ended).for_each(|job| job.look(now));
+        jobs.iter_mut().filter(|job| !job.ended).for_each(|job| job.sample(now));
         let mut notes: Vec<HangNote> = jobs.iter().filter(|job| !job.ended).filter_map(Job::note).collect();
         named.extend(notes.iter().map(|note| note.job));
         notes.extend(&ended);

@@ -27,8 +27,8 @@ enum By {
     NodeFail(Down),
     /// Slurm, because the gate of a node refused it.
     Gate(Vec<Blamed>),
-    /// Its owner, an admin, or a preemption.
-    Somebody,
+    /// A request of its owner or an admin, or a preemption.
+    Request,
 }
 
 /// Exit code 0 of a job that was restarted before: it either succeeded or was requeued.
@@ -56,7 +56,7 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
     let ran = job.last_sched.map(|start| Duration::from_secs((now() / 1000).saturating_sub(start)));
     if ran.is_none_or(|ran| ran < PROLOG) {
         for pause in UNTIL_DRAINED {
-            if !matches!(by(call, job, &nodes), By::Somebody) || !wait::a_moment(call, pause) {
+            if !matches!(by(call, job, &nodes), By::Request) || !wait::pause(call, pause) {
                 break;
             }
             nodes = states(call, &mut problems);
@@ -73,7 +73,7 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
     match by(call, job, &nodes) {
         By::NodeFail(dead) => node_fail(call, job, attempt, ran, used, dead, &nodes),
         By::Gate(blamed) => moved(call, job, attempt, used, blamed, &nodes),
-        By::Somebody => {
+        By::Request => {
             write(
                 call,
                 Event::Requeued,
@@ -141,7 +141,7 @@ fn by(call: &Call, job: &JobState, nodes: &[NodeState]) -> By {
     // but also if a user requeues a job that has just ended.
     let dead = Down::of(nodes.iter());
     let recorded = job.state.split('+').any(|state| state == "NODE_FAIL");
-    if recorded || !dead.blamed.is_empty() { By::NodeFail(dead) } else { By::Somebody }
+    if recorded || !dead.blamed.is_empty() { By::NodeFail(dead) } else { By::Request }
 }
 
 /// The nodes whose prolog refused this job.

@@ -79,8 +79,8 @@ pub(crate) fn for_nodes(call: &Call, job: Vec<JobState>) -> Waited {
     }
 }
 
-/// Waits for a moment, if fewer than `[requeue] waiters` processes wait. Returns whether it did.
-pub(crate) fn a_moment(call: &Call, pause: Duration) -> bool {
+/// Pauses, unless `[requeue] waiters` processes wait already. Returns whether it paused.
+pub(crate) fn pause(call: &Call, pause: Duration) -> bool {
     let Ok(Some(_held)) = slot(&call.own.join("waiters"), call.config.requeue.waiters) else { return false };
     std::thread::sleep(pause + spread(call.job.id));
     true

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use railgate_guard::{Guard, GuardConfig, Look, RankLook, RankState};
+use railgate_guard::{Guard, GuardConfig, NodeSample, RankSample, RankState};
 use railgate_node_report::phases::gpu_activities;
 use railgate_node_report::usage::{State, timeline};
 use railgate_node_report::{HangKind, Hangs, TaskRank, programs};
@@ -21,12 +21,12 @@ fn asleep() -> RankState {
     }
 }
 
-fn look(rank: u32, of: &[&TaskRank], now: u64) -> RankLook {
+fn rank_sample(rank: u32, of: &[&TaskRank], now: u64) -> RankSample {
     let of = programs(of);
     let ended: Option<Vec<_>> =
         of.iter().map(|one| one.ended.zip(one.exit).filter(|(time, _)| *time <= now)).collect();
     let ended = ended.and_then(|ends| ends.into_iter().max_by_key(|(time, _)| *time));
-    RankLook { rank, pid: of.last().map_or(0, |one| one.pid), ended, state: Some(asleep()) }
+    RankSample { rank, pid: of.last().map_or(0, |one| one.pid), ended, state: Some(asleep()) }
 }
 
 fn named(recording: &Recording) -> Hangs {
@@ -43,17 +43,17 @@ fn named(recording: &Recording) -> Hangs {
     for sample in &samples {
         let begun =
             |of: &&Vec<&TaskRank>| of.iter().any(|one| one.began.is_none_or(|began| began <= sample.end()));
-        let looks: Vec<RankLook> = ranks
+        let rank_samples: Vec<RankSample> = ranks
             .iter()
             .filter(|(_, of)| begun(of))
-            .map(|(rank, of)| look(*rank, of, sample.end()))
+            .map(|(rank, of)| rank_sample(*rank, of, sample.end()))
             .collect();
-        guard.add(&Look {
+        guard.add(&NodeSample {
             start: sample.start,
             end: sample.end(),
             running: sample.state == State::Running,
             gpus: &gpu_activities(sample, sample.gpus.len() > 1),
-            ranks: &looks,
+            ranks: &rank_samples,
             counts: None,
             alone: true,
             logged: None,

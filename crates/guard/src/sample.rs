@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What was seen on the node during one sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Look<'a> {
+pub struct NodeSample<'a> {
     /// Beginning of the sample.
     pub start: UnixMillis,
     /// Its end.
@@ -18,7 +18,7 @@ pub struct Look<'a> {
     /// What each GPU of the job did.
     pub gpus: &'a [GpuActivity],
     /// The ranks of the newest step on this node.
-    pub ranks: &'a [RankLook],
+    pub ranks: &'a [RankSample],
     /// NCCL's counts; `None`: no profiler plugin, or counts that do not show who waits.
     pub counts: Option<&'a Counts>,
     /// Whether the job has no other node.
@@ -29,7 +29,7 @@ pub struct Look<'a> {
     pub ports_down: &'a [String],
 }
 
-impl Look<'_> {
+impl NodeSample<'_> {
     pub(crate) fn seconds(&self) -> f64 {
         Duration::from_millis(self.end.saturating_sub(self.start)).as_secs_f64()
     }
@@ -37,7 +37,7 @@ impl Look<'_> {
 
 /// One rank.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RankLook {
+pub struct RankSample {
     /// `RANK` of a launcher, else `SLURM_PROCID`.
     pub rank: u32,
     /// Process id of its program.
