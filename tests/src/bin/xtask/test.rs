@@ -312,7 +312,7 @@ fn these_on_clusters(filters: &[&str], slurm_root: &Path) -> Result<()> {
     // A test that builds a plugin itself builds it for this release.
     let release = slurm_release(slurm_root)?;
     command.env("RAILGATE_SLURM_VERSION", format!("{}.{:02}", release.0, release.1));
-    steps::run(command.env("RUST_LIB_BACKTRACE", "0").env(SLURM_ROOT, slurm_root))
+    steps::run_tests(command.env("RUST_LIB_BACKTRACE", "0").env(SLURM_ROOT, slurm_root))
 }
 
 /// Path of the test program from cargo's JSON messages.
