@@ -15,6 +15,7 @@ use railgate_text::shorten;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use super::counters::has_unclear_gpus;
+use super::starts;
 use crate::{Attempt, EndKind, JobReport};
 pub(super) use hang::hang_evidence;
 
@@ -84,6 +85,7 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     let open = Row::open_to_all;
     let mut rows = vec![ran(report), open("VERDICT", verdict(report, analysis))];
     rows.extend(why::rows(report));
+    rows.extend(starts::rows(report).into_iter().map(start));
     let of = if report.attempts.len() > 1 { format!("{}: ", why::number(attempt)) } else { String::new() };
     rows.extend(hang::rows(&report.attempts));
     rows.extend(phases::line(&of, attempt, analysis).map(|text| open("PHASES", text)));
@@ -102,6 +104,11 @@ pub(crate) fn rows(report: &JobReport) -> Vec<Row> {
     rows
 }
 
+/// The start names nodes and what launch said about them.
+fn start(text: String) -> Row {
+    Row::private("START", text)
+}
+
 /// The rows of a job without figures, which the text format shows in its own lines: the job and its end.
 pub(crate) fn whole(report: &JobReport) -> Vec<Row> {
     if telling(report).is_some() {
@@ -109,6 +116,7 @@ pub(crate) fn whole(report: &JobReport) -> Vec<Row> {
     }
     let mut all = vec![ran(report), Row::open_to_all("VERDICT", report.ended.why.clone())];
     all.extend(why::rows(report));
+    all.extend(starts::rows(report).into_iter().map(start));
     all.extend(gate::line(report).map(|text| Row::open_to_all("GATE", text)));
     all.extend(rows(report));
     all

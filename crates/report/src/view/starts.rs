@@ -1,13 +1,37 @@
 //! The starts of `railgate launch` inside one attempt. Self-reported by launch, which runs as the job's user.
 
-use railgate_node_report::plain::{clock, float, span};
+use railgate_node_report::plain::{clock, float, plain, span};
 use railgate_node_report::{LaunchStart, Launched};
 
 use super::Sentence;
-use crate::Attempt;
+use crate::{Attempt, JobReport};
 
 /// Most starts that are listed, the newest ones.
 const MOST: usize = 20;
+/// Most lines on the first screen.
+const MOST_ROWS: usize = 4;
+
+/// The newest starts of all attempts for the first screen; empty if the program was started once in each attempt.
+pub(super) fn rows(report: &JobReport) -> Vec<String> {
+    let many = report.attempts.len() > 1;
+    let restarted = report.attempts.iter().filter_map(|attempt| {
+        let launched = attempt.nodes.iter().find_map(|node| node.launched.as_ref())?;
+        (launched.starts.len() > 1).then_some((attempt, launched))
+    });
+    let mut rows: Vec<String> = restarted
+        .flat_map(|(attempt, launched)| {
+            let of = if many { format!("attempt {}: ", attempt.attempt) } else { String::new() };
+            let lines = launched.starts.iter().map(line).chain([sum(attempt, launched)]);
+            lines.map(move |line| plain(&format!("{of}{line}"))).collect::<Vec<_>>()
+        })
+        .collect();
+    let older = rows.len().saturating_sub(MOST_ROWS);
+    if older > 0 {
+        rows.drain(..older);
+        rows.insert(0, format!("{older} earlier lines are under the attempts"));
+    }
+    rows
+}
 
 /// Each start with its end and the reason, and the time between them; empty without launch, and if the only start ran on all nodes.
 pub(super) fn starts(attempt: &Attempt) -> Vec<Sentence> {
@@ -127,6 +151,21 @@ mod tests {
         );
         assert!(lines[1].contains(" on n[1-2] (ranks in the order n1,n3): 36.0 s, exit code 0"), "{lines:?}");
         assert!(lines[2].starts_with("1 restart inside the allocation, 4.0 s between them"), "{lines:?}");
+        let rows = rows(&report);
+        let many = if report.attempts.len() > 1 { "attempt " } else { "start 0" };
+        assert!(rows.len() == 3 && rows[0].starts_with(many) && rows[0].contains(lines[0]), "{rows:?}");
+    }
+
+    #[test]
+    fn the_first_screen_has_the_newest_starts() {
+        let mut report = testing::story();
+        let attempt = report.attempts.last_mut().unwrap();
+        let all = (0..9).map(|number| start(number, u64::from(number) * 10, u64::from(number) * 10 + 9));
+        attempt.nodes[0].launched = Some(Launched { restarts: 9, starts: all.collect() });
+        let rows = rows(&report);
+        assert_eq!(rows.len(), MOST_ROWS + 1, "{rows:?}");
+        assert_eq!(rows[0], "6 earlier lines are under the attempts");
+        assert!(rows[3].contains("start 8 at ") && rows[4].contains("8 restarts inside"), "{rows:?}");
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! `cargo xtask demo`: follows one job on a cluster with one bad node and prints each event as it happens.
+//! `cargo xtask demo`: follows jobs on a cluster with one bad node and prints each event as it happens.
+
+mod spare;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -121,6 +123,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     let mut builder =
         training::cluster(NODES)?.hardware("h100-sxm").hardware_of(BAD_NODE, "h100-sxm:gpu-lost@3");
     builder = builder.config(GUARD)?.file("/usr/local/bin/rank", RANK);
+    builder = builder.slurm_conf("SlurmdTimeout", "10").file("/usr/local/bin/steps", spare::PROGRAM);
     if keep {
         builder = builder.keep();
     }
@@ -165,6 +168,8 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     let report = alice.run(&["railgate", "report", &hung.to_string()])?;
     println!("\n$ railgate report {hung}");
     show_head(&report.both());
+    story.go_on()?;
+    spare::play(story, &cluster)?;
     story.go_on()?;
 
     let reasons = cluster.root().run(&["sinfo", "-R", "-o", "%n %u %E"])?.ok()?;
