@@ -163,13 +163,14 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     println!(
         "hardware and training are simulated; Slurm is real, and railgate reads, counts and reports as on real machines"
     );
+    let spared = spare::begin(story, &cluster)?;
     println!("\nmeanwhile one of the two ranks of job {hung} has left, and the other one waits for it:");
     follow(story, &cluster, hung, "hang.log")?;
     let report = alice.run(&["railgate", "report", &hung.to_string()])?;
     println!("\n$ railgate report {hung}");
     show_head(&report.both());
     story.go_on()?;
-    spare::play(story, &cluster)?;
+    spare::end(story, &cluster, spared)?;
     story.go_on()?;
 
     let reasons = cluster.root().run(&["sinfo", "-R", "-o", "%n %u %E"])?.ok()?;

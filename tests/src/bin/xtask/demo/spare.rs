@@ -40,32 +40,41 @@ while [ $step -lt 16 ]; do
 done
 "#;
 
-/// Plays the scene.
-pub(super) fn play(story: &Story, cluster: &Cluster) -> Result<()> {
-    println!("\na node dies under a job that holds a spare node:");
-    let alice = cluster.alice();
+/// Starts the job and kills one of its nodes. Returns the job's id.
+pub(super) fn begin(story: &Story, cluster: &Cluster) -> Result<u32> {
+    println!("\na node dies under a job that holds a spare node (see below):");
     cluster.root().run(&["install", "-d", "-o", "rgalice", "/shared/spare"])?.ok()?;
     let template =
         fs::read_to_string(build::workspace().join(TEMPLATE)).with_context(|| TEMPLATE.to_owned())?;
-    let words = ["-N3", "--no-kill", "-o", LOG, "-J", "spare"];
-    let id = alice.clone().env("SPARES", "1").env("TRAIN", "steps").sbatch(&words, &template)?;
+    let words = ["-N3", "--gres=gpu:4", "--no-kill", "-o", LOG, "-J", "spare"];
+    let alice = cluster.alice().env("SPARES", "1").env("TRAIN", "steps");
+    let id = alice.sbatch(&words, &template)?;
     story.line(&format!("rgalice: SPARES=1 TRAIN=steps sbatch {} {TEMPLATE}   -> job {id}", words.join(" ")));
-    let steps = || cluster.output(STEPS).unwrap_or_default();
     poll::until(Duration::from_secs(60), "the training's first steps", || {
         story.go_on()?;
-        Ok((steps().lines().count() >= DEATH).then_some(()))
+        Ok((steps(cluster).lines().count() >= DEATH).then_some(()))
     })?;
-    let node = steps().split_whitespace().nth(2).context("no node in the first step")?.to_owned();
+    let node = steps(cluster).split_whitespace().nth(2).context("no node in the first step")?.to_owned();
     cluster.kill_node(&node)?;
     story.line(&format!(
         "{node} dies after step {DEATH} of {COUNT}: slurmd and all of its processes are killed"
     ));
+    Ok(id)
+}
+
+/// Follows the job to its end.
+pub(super) fn end(story: &Story, cluster: &Cluster, id: u32) -> Result<()> {
+    println!("\nmeanwhile job {id} waits for a rank on the node that died, until Slurm sets that node down:");
     follow(story, cluster, id, LOG)?;
-    story.line(&summary(&steps())?);
-    let report = alice.run(&["railgate", "report", &id.to_string()])?;
+    story.line(&summary(&steps(cluster))?);
+    let report = cluster.alice().run(&["railgate", "report", &id.to_string()])?;
     println!("\n$ railgate report {id}");
     show_head(&report.both());
     Ok(())
+}
+
+fn steps(cluster: &Cluster) -> String {
+    cluster.output(STEPS).unwrap_or_default()
 }
 
 /// Where the steps ran.
