@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use nix::sys::resource::{UsageWho, getrusage};
 use railgate_tests::cluster::{Builder, Cluster, Session};
 
-use super::{build, hostile_files, packages, peers, reports, steady, storm, tasks};
+use super::{build, hostile_files, packages, peers, reports, steady, storm, takeover, tasks};
 
 /// Path of this program on the machines, where it measures locally.
 pub(super) const CLOCK: &str = "/usr/local/bin/xtask";
@@ -19,8 +19,8 @@ const WITH: &str = "optional /usr/lib/railgate/spank_railgate.so\n";
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// One of gate, tasks, steps, jobs, storm, reports, hostile-files, peers (default: all but peers)
-    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "storm", "reports", "hostile-files", "peers"])]
+    /// One of gate, tasks, steps, jobs, launch, storm, reports, hostile-files, peers (default: all but peers)
+    #[arg(value_parser = ["gate", "tasks", "steps", "jobs", "launch", "storm", "reports", "hostile-files", "peers"])]
     name: Option<String>,
     /// With peers: a checkout of github.com/mej/nhc, measured in the same run
     #[arg(long, value_name = "DIR")]
@@ -65,6 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if wanted("jobs") {
         let plain = Builder::new(1).plain().start()?;
         per_job(&start()?, &plain, arguments.count)?;
+    }
+    if wanted("launch") {
+        takeover::run(&programs, arguments.count)?;
     }
     if wanted("storm") {
         storm::run(&programs, arguments.count.div_ceil(10))?;
@@ -170,14 +173,15 @@ pub(super) fn table(title: &str, rows: &[(&str, &[f64])]) {
     }
 }
 
-/// Prints the differences between paired runs, which ran one right after the other.
-fn pairs(name: &str, one: &[f64], other: &[f64]) {
+/// Prints the differences between paired runs, which ran one right after the other. Returns their median.
+pub(super) fn pairs(name: &str, one: &[f64], other: &[f64]) -> f64 {
     let differences: Vec<f64> = one.iter().zip(other).map(|(one, other)| one - other).collect();
     let Spread { quarter, median, three, .. } = spread(&differences);
     let ratio = spread(one).median / spread(other).median;
     println!(
         "\n{name}: median of the pairs {median:+.2} ms (quartiles {quarter:+.2} to {three:+.2}), ratio {ratio:.3}"
     );
+    median
 }
 
 fn gate(cluster: &Cluster, count: u32) -> Result<()> {

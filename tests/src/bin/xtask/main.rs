@@ -14,6 +14,7 @@ mod reports;
 mod steady;
 mod steps;
 mod storm;
+mod takeover;
 mod tasks;
 mod test;
 mod vm;

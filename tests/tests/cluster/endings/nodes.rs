@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use railgate_tests::cluster::{CONTROLLER, Node};
+use railgate_tests::cluster::Node;
 use railgate_tests::poll;
 
 use super::row::{Ending, How, Stage, When};
@@ -59,8 +59,8 @@ fn dies(stage: &Stage<'_>, node: &str) -> Result<()> {
 /// Powers the node on; it takes jobs once its slurmd has registered. Slurm 22.05 drains a node that gets a job while slurmd is
 /// still starting, because the second launch message of the job is a duplicate. And only when the node takes jobs again, it
 /// is told to end the first attempt: if the second one starts at that moment, slurmd runs no prolog for it and the
-/// controller no epilog. So the job is held until the node has run the epilog of the first attempt, or slurmctld has given up telling
-/// the node.
+/// controller no epilog. So the job is held until the node has run the epilog of the first attempt. Where slurmctld knew that the node
+/// did not answer, it has not asked for that epilog, and none comes.
 fn returns(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.node(node, &["state=drain", "reason=boots"])?;
     let started = |node: &Node| node.field("SlurmdStartTime").to_owned();
@@ -73,13 +73,13 @@ fn returns(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.node(node, &["state=resume"])?;
     let log = stage.cluster.path(node, "/var/log/railgate.log")?;
     let epilog = format!("job={} ", stage.job);
-    let given_up = format!("node:{node} RPC:REQUEST_TERMINATE_JOB : ");
-    poll::until(Duration::from_secs(60), "the epilog of the first attempt", || {
+    let ran = poll::until(Duration::from_secs(20), "the epilog of the first attempt", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let ran = text.lines().any(|line| line.contains("epilog: ") && line.contains(&epilog));
-        let given_up = stage.cluster.read(CONTROLLER, "/var/log/slurm/slurmctld.log")?.contains(&given_up);
-        Ok((ran || given_up).then_some(()))
-    })?;
+        Ok(text.lines().any(|line| line.contains("epilog: ") && line.contains(&epilog)).then_some(()))
+    });
+    if let Err(why) = ran {
+        println!("job {}: no epilog of the first attempt: {why:#}", stage.job);
+    }
     stage.admin(&["scontrol", "release"])
 }
 

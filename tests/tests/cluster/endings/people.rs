@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use nix::sys::signal::Signal;
 
 use super::row::{CPU, Ending, GPU, How, Stage, When};
@@ -16,6 +17,7 @@ const DEFIANT: &str = "trap '' TERM USR1; mark began; while :; do sleep 1; done"
 const TEMPLATE: &str = "\
 again
 trap 'scontrol requeue $SLURM_JOB_ID' USR1
+mark began
 sleep 120 & wait $!; wait";
 
 pub(super) fn endings() -> Vec<Ending> {
@@ -66,12 +68,24 @@ pub(super) fn endings() -> Vec<Ending> {
             .with(&["--time=10", "--signal=B:USR1@600"])
             .when(began, |stage| stage.update("EndTime=now+1")),
         Ending::batch("warned, saved and back", GPU, TEMPLATE, AGAIN)
-            .with(&["--time=10", "--signal=B:USR1@600"]),
-        Ending::batch("warned and done", CPU, "trap 'exit 0' USR1; sleep 120 & wait", "completed")
-            .with(&["--time=10", "--signal=B:USR1@600"]),
+            .with(&["--time=60", "--signal=B:USR1@600"])
+            .when(began, warn),
+        Ending::batch(
+            "warned and done",
+            CPU,
+            "trap 'exit 0' USR1; mark began; sleep 120 & wait",
+            "completed",
+        )
+        .with(&["--time=60", "--signal=B:USR1@600"])
+        .when(began, warn),
     ];
     all.extend(put_back());
     all
+}
+
+/// Slurm sends the signal of `--signal=B:USR1@600` now, since ten minutes are left. Earlier the script might not run yet.
+fn warn(stage: &Stage<'_>) -> Result<()> {
+    stage.update("TimeLimit=10")
 }
 
 fn put_back() -> Vec<Ending> {
