@@ -59,7 +59,7 @@ pub(super) fn endings() -> Vec<Ending> {
             began,
             |stage| {
                 // A srun that is still launching forwards the signal, and the job would seem to have ended by itself.
-                std::thread::sleep(Duration::from_secs(2));
+                std::thread::sleep(Duration::from_secs(6));
                 stage.process.map_or(Ok(()), |srun| srun.signal(Signal::SIGINT))
             },
         ),
