@@ -199,6 +199,7 @@ mod tests {
             comment: String::new(),
             gpus: None,
             cpus: None,
+            boot: None,
         };
         States::from([("gn1".to_owned(), state)])
     }

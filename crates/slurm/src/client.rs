@@ -123,6 +123,23 @@ impl Client {
             .collect()
     }
 
+    /// Queries all nodes at once, also those of hidden partitions.
+    ///
+    /// # Errors
+    /// [`SlurmError`]; also `Unreadable` for an answer without a node.
+    pub fn all_nodes(&self) -> Result<Vec<NodeState>, SlurmError> {
+        let text = self.run("scontrol", &["-a", "-o", "show", "node"])?;
+        let nodes: Result<Vec<NodeState>, String> =
+            text.lines().filter(|line| line.starts_with("NodeName=")).map(answer::node).collect();
+        match nodes {
+            Ok(nodes) if nodes.is_empty() => {
+                Err(unreadable("scontrol show node", "no node in the answer".to_owned()))
+            }
+            Ok(nodes) => Ok(nodes),
+            Err(why) => Err(unreadable("scontrol show node", why)),
+        }
+    }
+
     /// Nodes that are drained or going down, and the current caps of `[breaker]`: the cluster's first, then one per
     /// partition.
     ///

@@ -22,10 +22,10 @@ use crate::RequeueConfig;
 const ROTATE_AT: u64 = 16 << 20;
 
 /// Number of rotated files kept.
-const KEEP: u32 = 8;
+pub(crate) const KEEP: u32 = 8;
 
 /// Most bytes of a line that are read. [`Entry::bounded`] keeps lines far shorter.
-const MAX_LINE: usize = 64 << 10;
+pub(crate) const MAX_LINE: usize = 64 << 10;
 
 /// Most nodes and parts in a line.
 const MAX_BLAMED: usize = 32;
@@ -191,7 +191,7 @@ pub struct Used {
 /// The ledger of one cluster.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     rotate_at: u64,
     keep_of_user: usize,
     window: Duration,
@@ -324,7 +324,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn old(&self, n: u32) -> PathBuf {
+    pub(crate) fn old(&self, n: u32) -> PathBuf {
         self.path.with_extension(format!("{n}.jsonl"))
     }
 
@@ -392,7 +392,7 @@ impl Ledger {
     }
 }
 
-fn parse(line: &[u8]) -> Option<Entry> {
+pub(crate) fn parse(line: &[u8]) -> Option<Entry> {
     serde_json::from_slice(line).ok()
 }
 

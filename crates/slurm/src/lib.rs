@@ -15,6 +15,7 @@ mod env;
 mod hang_notes;
 pub mod hostlist;
 mod ledger;
+mod ledger_tail;
 mod let_through;
 mod readmit;
 mod reason;
@@ -37,6 +38,7 @@ pub use env::{
 };
 pub use hang_notes::{HangLimits, HangNote, HangStage};
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
+pub use ledger_tail::{Appended, LedgerMarks};
 pub use let_through::LetThrough;
 /// Options of users, parsed in one place for the plugin, the prolog and the controller.
 pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};

@@ -18,6 +18,7 @@ mod list;
 mod placed;
 mod read;
 mod samples;
+mod scan;
 mod sweep;
 mod waits;
 mod words;
@@ -38,6 +39,7 @@ pub use config::{ReportAccess, ReportConfig};
 pub use ends::{Placed, recorded_ends, store_ends};
 pub use list::{JobList, JobPlaced};
 pub use samples::{Course, GpuCourse, load_course};
+pub use scan::{ScanMarks, Scanned, ScannedAttempt, clusters, scan};
 pub use waits::load_waits;
 pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
@@ -53,6 +55,7 @@ pub const TASKS: &[Task] = &[
     Task::new(waits::READ_WAITS, waits::task),
     Task::new(ends::WRITE_ENDS, ends::write_task),
     Task::new(ends::FIND_ENDS, ends::find_task),
+    Task::new(scan::SCAN, scan::task),
 ];
 
 const WRITE: &str = "write-report";

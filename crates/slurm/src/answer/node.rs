@@ -17,6 +17,8 @@ pub struct NodeState {
     pub gpus: Option<bool>,
     /// CPUs available to jobs.
     pub cpus: Option<u32>,
+    /// When the node booted; `None` if slurmctld does not know it, as for a node that has not registered.
+    pub boot: Option<UnixSeconds>,
 }
 
 /// A drain reason, who set it and when.
@@ -74,6 +76,7 @@ pub(crate) fn node(line: &str) -> Result<NodeState, String> {
         comment: comment(line).to_owned(),
         gpus: first(line, "Gres").map(has_gpus),
         cpus: first(line, "CPUEfctv").or_else(|| first(line, "CPUTot")).and_then(|count| count.parse().ok()),
+        boot: first(line, "BootTime").and_then(time),
     })
 }
 
@@ -140,6 +143,7 @@ mod tests {
         assert_eq!(node.partitions, ["main", "prio"]);
         assert_eq!(node.gpus, Some(true));
         assert_eq!(node.cpus, Some(8));
+        assert_eq!(node.boot, Some(1_795_224_962));
         let reason = node.reason.unwrap();
         assert_eq!(reason.text, "railgate: a@3: b; c [epilog job=5]");
         assert_eq!((reason.user.as_str(), reason.since), ("root", Some(1_795_226_498)));
