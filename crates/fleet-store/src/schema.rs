@@ -27,6 +27,12 @@ CREATE TABLE lease (
     until INTEGER NOT NULL
 );
 INSERT INTO lease VALUES (1, '', 0);
+", "
+CREATE TABLE intake (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    -- How far the sources of the events were read.
+    body TEXT NOT NULL
+);
 "];
 
 /// The schema that this release writes.
@@ -79,7 +85,7 @@ mod tests {
     fn an_older_file_gets_the_missing_steps_and_keeps_its_rows() {
         let path = Path::new("memory");
         let mut file = Connection::open_in_memory().unwrap();
-        migrate(&mut file, path, 0, STEPS).unwrap();
+        migrate(&mut file, path, 0, &STEPS[..1]).unwrap();
         file.execute("INSERT INTO event VALUES ('a', 1, '{}', x'00')", []).unwrap();
         let steps = [STEPS[0], "ALTER TABLE event ADD COLUMN more TEXT; CREATE TABLE other (x)"];
         let found = version(&file, path, &steps).unwrap();
@@ -90,14 +96,17 @@ mod tests {
             file.query_row("SELECT id FROM event WHERE more IS NULL", [], |row| row.get(0)).unwrap();
         assert_eq!(id, "a");
         // A release that knows less refuses it.
-        assert!(matches!(version(&file, path, STEPS), Err(StoreError::Newer { found: 2, known: 1, .. })));
+        assert!(matches!(
+            version(&file, path, &STEPS[..1]),
+            Err(StoreError::Newer { found: 2, known: 1, .. })
+        ));
     }
 
     #[test]
     fn a_step_that_fails_changes_nothing() {
         let path = Path::new("memory");
         let mut file = Connection::open_in_memory().unwrap();
-        migrate(&mut file, path, 0, STEPS).unwrap();
+        migrate(&mut file, path, 0, &STEPS[..1]).unwrap();
         let steps = [STEPS[0], "CREATE TABLE other (x)", "CREATE TABLE event (x)"];
         assert!(migrate(&mut file, path, 1, &steps).is_err());
         assert_eq!(version(&file, path, &steps).unwrap(), 1);

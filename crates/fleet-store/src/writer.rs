@@ -120,6 +120,19 @@ impl Writer {
     /// # Errors
     /// Returns an error if the disk is full, the lease was lost, or the file is damaged. Nothing of these events was written then.
     pub fn take_in(&mut self, events: &[Event], now: UnixMillis) -> Result<Taken, StoreError> {
+        self.take_in_from(events, None, now)
+    }
+
+    /// As [`Writer::take_in`], with how far the sources of the events were read: both are kept, or neither.
+    ///
+    /// # Errors
+    /// As [`Writer::take_in`].
+    pub fn take_in_from(
+        &mut self,
+        events: &[Event],
+        intake: Option<&str>,
+        now: UnixMillis,
+    ) -> Result<Taken, StoreError> {
         let sqlite = |why| StoreError::sqlite(&self.path, why);
         let change = self.begin()?;
         self.renew(&change, now)?;
@@ -149,9 +162,23 @@ impl Writer {
                 }
             }
         }
+        if let Some(intake) = intake {
+            change
+                .execute("INSERT OR REPLACE INTO intake (one, body) VALUES (1, ?1)", [intake])
+                .map_err(sqlite)?;
+        }
         change.commit().map_err(sqlite)?;
         self.checkpoint();
         Ok(taken)
+    }
+
+    /// Returns how far the sources were read; `None` in a new history.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn intake(&self) -> Result<Option<String>, StoreError> {
+        let intake = self.connection.query_row("SELECT body FROM intake", [], |row| row.get(0));
+        intake.optional().map_err(|why| StoreError::sqlite(&self.path, why))
     }
 
     /// Moves what was committed from the write-ahead log into the file and empties the log: a damaged log loses its commits without

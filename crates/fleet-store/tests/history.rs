@@ -319,3 +319,19 @@ fn how_fast() {
     let begun = std::time::Instant::now();
     println!("{} events read in {:?}", all(&path).len(), begun.elapsed());
 }
+
+#[test]
+fn the_place_of_the_sources_is_kept_with_the_events_and_in_a_backup() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("fleet.db");
+    let mut writer = Writer::open(&path, "ctld1", 1000).unwrap();
+    assert_eq!(writer.intake().unwrap(), None);
+    writer.take_in_from(&[], Some("first"), 1000).unwrap();
+    writer.backup(&place.path().join("copy.db")).unwrap();
+    writer.take_in_from(&[], Some("second"), 1000).unwrap();
+    writer.take_in_from(&[], None, 1000).unwrap();
+    assert_eq!(writer.intake().unwrap().as_deref(), Some("second"));
+    drop(writer);
+    let restored = Writer::open(&place.path().join("copy.db"), "ctld1", 1000).unwrap();
+    assert_eq!(restored.intake().unwrap().as_deref(), Some("first"));
+}

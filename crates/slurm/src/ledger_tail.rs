@@ -181,8 +181,10 @@ mod tests {
         ledger.append(&entry(1)).unwrap();
         ledger.read_after(&mut marks).unwrap();
         // Written in place, and longer than before.
-        let other: String =
-            [22, 33].map(|job| serde_json::to_string(&entry(job)).unwrap() + "\n").concat().replace("\"time\":1", "\"time\":2");
+        let other: String = [22, 33]
+            .map(|job| serde_json::to_string(&entry(job)).unwrap() + "\n")
+            .concat()
+            .replace("\"time\":1", "\"time\":2");
         fs::write(place.path().join("ledger.jsonl"), other).unwrap();
         assert_eq!(jobs(&ledger.read_after(&mut marks).unwrap()), [22, 33]);
     }

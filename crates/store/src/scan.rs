@@ -287,7 +287,10 @@ impl Reader<'_> {
         for name in files {
             let Some(node) = name.strip_suffix(".json").and_then(dir_name) else { continue };
             if Instant::now() >= self.until && !all.nodes.is_empty() {
-                self.problem(format!("/{attempt}"), "not all reports were read: the time was over".to_owned());
+                self.problem(
+                    format!("/{attempt}"),
+                    "not all reports were read: the time was over".to_owned(),
+                );
                 break;
             }
             if let Err(why) = self.file(dir, &name, node, &mut all) {

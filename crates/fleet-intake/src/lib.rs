@@ -1,0 +1,41 @@
+//! Makes events for the fleet's history from what railgate and Slurm keep already: the ledger, the report directory, the nodes of
+//! Slurm, the site's table of racks and switches.
+//!
+//! | source | writer | events | counts as |
+//! |---|---|---|---|
+//! | `slurm-end.json`, owned by SlurmUser | controller | end of an attempt | root |
+//! | `decision.json`, owned by SlurmUser | controller | end of an attempt, drain reasons, nodes that were down | root |
+//! | `<node>.json`, owned by root | node | cards, findings | root |
+//! | `<node>.json`, owned by the job's owner | node, as the job's owner | progress and restarts of that job | user |
+//! | ledger | controller | nodes that were down; blamed parts, which reports name: hearsay | root |
+//! | `scontrol show node` | slurmctld | down, drained, resumed, reboots, findings of drain reasons | root |
+//! | `[fleet]` of the configuration | admin | what nodes share | root |
+//!
+//! The id of an event is made from what the event is about. So a source can be read any number of times, in any order, by two
+//! controllers, with the same result. [`Intake`] keeps how far each source was read.
+
+mod attempts;
+mod cause;
+mod intake;
+mod ledger;
+mod nodes;
+mod site;
+#[cfg(test)]
+mod tests;
+
+pub use cause::{CAUSES, cause};
+pub use intake::Intake;
+
+use railgate_fleet::{Event, Source, What};
+use railgate_model::UnixMillis;
+
+/// Whether a text can be the name of a node. Others are no nodes, and would only fill lists.
+fn is_node_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(plain)
+}
+
+/// An event that root or SlurmUser wrote.
+fn by_root(id: String, time: UnixMillis, what: What) -> Event {
+    Event { id, time, source: Source::Root, what }
+}

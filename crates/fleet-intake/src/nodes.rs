@@ -1,0 +1,247 @@
+//! Events from the states of Slurm's nodes, compared with the states of the call before.
+
+use std::collections::BTreeMap;
+
+use railgate_fleet::{Drainer, Event, What};
+use railgate_model::UnixMillis;
+use railgate_slurm::{NodeState, Reason, is_ours};
+use serde::{Deserialize, Serialize};
+
+use crate::attempts::finding;
+use crate::{by_root, is_node_name};
+
+/// slurmctld computes the time of a boot from the time that a node has been up: it varies by seconds, seconds.
+const BOOT_VARIES: u64 = 120;
+
+/// Reasons that Slurm itself sets.
+const OF_SLURM: &[&str] = &[
+    "Not responding",
+    "Node unexpectedly rebooted",
+    "Prolog error",
+    "Epilog error",
+    "Kill task failed",
+    "batch job complete failure",
+    "Duplicate jobid",
+    "Launch failure",
+    "Low ",
+    "gres/",
+    "Reboot ",
+];
+const NO_ANSWER: &str = "Not responding";
+const REBOOTED: &str = "Node unexpectedly rebooted";
+
+/// The states of the call before.
+pub(crate) type Nodes = BTreeMap<String, Seen>;
+
+/// What is kept of a node's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// When it booted, Unix seconds.
+    boot: Option<u64>,
+    /// Why it takes no jobs; `None` if it does.
+    hold: Option<Hold>,
+    /// An admin asked for a reboot, or it is in a maintenance reservation.
+    serviced: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Hold {
+    /// railgate's check and part, or the reason of others. The jobs that a reason names change while a node is drained.
+    key: String,
+    /// Unix seconds.
+    since: u64,
+}
+
+/// Takes over new states. Returns the events. `from`: the beginning of the history.
+pub(crate) fn observe(
+    known: &mut Nodes,
+    states: &[NodeState],
+    now: UnixMillis,
+    from: UnixMillis,
+) -> Vec<Event> {
+    let mut events = Vec::new();
+    for state in states.iter().filter(|state| is_node_name(&state.name)) {
+        // slurmctld has just started and not heard of the node yet.
+        if state.has("UNKNOWN") {
+            continue;
+        }
+        let before = known.get(&state.name).cloned();
+        let now = Call { state, now, from };
+        let seen = now.seen(before.as_ref());
+        now.changes(before.as_ref(), &seen, &mut events);
+        known.insert(state.name.clone(), seen);
+    }
+    events
+}
+
+struct Call<'a> {
+    state: &'a NodeState,
+    now: UnixMillis,
+    from: UnixMillis,
+}
+
+impl Call<'_> {
+    fn reason(&self) -> &str {
+        self.state.reason.as_ref().map_or("", |reason| reason.text.as_str())
+    }
+
+    fn seen(&self, before: Option<&Seen>) -> Seen {
+        let hold = self.state.held().then(|| {
+            let key = match Reason::parse(self.reason()) {
+                Some(reason) => reason.subject,
+                None => self.reason().to_owned(),
+            };
+            let since = self.state.reason.as_ref().and_then(|reason| reason.since);
+            let since = since.unwrap_or(self.now / 1000).min(self.now / 1000);
+            let same = before.and_then(|before| before.hold.clone()).filter(|hold| hold.key == key);
+            same.unwrap_or(Hold { key, since })
+        });
+        let boot = self.state.boot.or(before.and_then(|before| before.boot));
+        Seen { boot, hold, serviced: self.state.serviced().is_some() }
+    }
+
+    fn changes(&self, before: Option<&Seen>, seen: &Seen, events: &mut Vec<Event>) {
+        let node = &self.state.name;
+        let mut add = |id: String, seconds: u64, what: What| {
+            // The history does not reach back to a drain of last year, and must know that the node is drained.
+            events.push(by_root(id, seconds.saturating_mul(1000).max(self.from), what));
+        };
+        let was = before.and_then(|before| before.hold.as_ref());
+        let is_new = seen.hold.as_ref().filter(|hold| Some(*hold) != was);
+        let unexpected = is_new.is_some() && self.reason().starts_with(REBOOTED);
+        if let Some(boot) = seen.boot
+            && (unexpected
+                || before.and_then(|before| before.boot).is_some_and(|was| boot > was + BOOT_VARIES))
+        {
+            let planned = before.is_some_and(|before| before.serviced || before.hold.is_some());
+            let expected = if unexpected { Some(false) } else { planned.then_some(true) };
+            add(format!("reboot/{node}/{boot}"), boot, What::Rebooted { node: node.clone(), expected });
+        }
+        match (was, is_new) {
+            (_, Some(hold)) => {
+                let since = hold.since;
+                if self.state.has("DOWN") && self.reason().starts_with(NO_ANSWER) {
+                    return add(format!("down/{node}/{since}"), since, What::Down { node: node.clone() });
+                }
+                let reason = self.reason().to_owned();
+                let what = What::Drained { node: node.clone(), by: self.drainer(), reason };
+                add(format!("drain/{node}/{since}"), since, what);
+                if let Some(reason) = Reason::parse(self.reason()) {
+                    let what = What::Finding(finding(node, &reason.subject, None));
+                    add(format!("finding/{node}/{since}/{}", reason.subject), since, what);
+                }
+            }
+            (Some(was), None) if seen.hold.is_none() => {
+                let what = What::Resumed { node: node.clone() };
+                add(format!("resume/{node}/{}", was.since), self.now / 1000, what);
+            }
+            _ => {}
+        }
+    }
+
+    fn drainer(&self) -> Drainer {
+        if is_ours(self.reason()) {
+            Drainer::Railgate
+        } else if self.reason().is_empty() || OF_SLURM.iter().any(|own| self.reason().starts_with(own)) {
+            Drainer::Slurm
+        } else {
+            Drainer::Admin
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_fleet::Grade;
+    use railgate_slurm::NodeReason;
+
+    use super::*;
+
+    const T: u64 = 1_800_000_000;
+
+    fn state(name: &str, flags: &str, reason: &str, since: u64) -> NodeState {
+        NodeState {
+            name: name.to_owned(),
+            flags: flags.split('+').map(str::to_owned).collect(),
+            partitions: Vec::new(),
+            reason: (!reason.is_empty()).then(|| NodeReason {
+                text: reason.to_owned(),
+                user: "root".to_owned(),
+                since: Some(since),
+            }),
+            comment: String::new(),
+            gpus: Some(true),
+            cpus: None,
+            boot: Some(T - 1000),
+        }
+    }
+
+    fn ids(known: &mut Nodes, states: &[NodeState], now: u64) -> Vec<String> {
+        observe(known, states, now * 1000, 0).into_iter().map(|event| event.id).collect()
+    }
+
+    #[test]
+    fn a_drain_of_railgate_is_a_finding_and_its_resume_ends_it() {
+        let mut known = Nodes::new();
+        assert!(ids(&mut known, &[state("n1", "IDLE", "", 0)], T).is_empty());
+        let reason = |jobs: &str| format!("railgate: gpu-lost@3: off bus; reboot [epilog job={jobs}]");
+        let drained =
+            observe(&mut known, &[state("n1", "IDLE+DRAIN", &reason("5"), T + 5)], (T + 60) * 1000, 0);
+        assert!(matches!(&drained[0].what, What::Drained { by: Drainer::Railgate, .. }));
+        assert!(
+            matches!(&drained[1].what, What::Finding(found) if found.check == "gpu-lost" && found.grade == Grade::Proof)
+        );
+        assert!(drained.iter().all(|event| event.time == (T + 5) * 1000));
+        // Another job's id was added: the same drain.
+        assert!(ids(&mut known, &[state("n1", "IDLE+DRAIN", &reason("5,6"), T + 30)], T + 120).is_empty());
+        assert_eq!(ids(&mut known, &[state("n1", "IDLE", "", 0)], T + 180), ["resume/n1/1800000005"]);
+    }
+
+    #[test]
+    fn only_nodes_that_slurm_shows_as_down_are_down() {
+        let mut known = Nodes::new();
+        let restarting =
+            [state("n1", "UNKNOWN+NOT_RESPONDING", "", 0), state("n2", "IDLE+NOT_RESPONDING", "", 0)];
+        assert!(ids(&mut known, &restarting, T).is_empty());
+        let down = state("n1", "DOWN+NOT_RESPONDING", "Not responding", T + 9);
+        let by_hand = state("n2", "DOWN", "new fans", T + 9);
+        let events = observe(&mut known, &[down, by_hand], (T + 60) * 1000, 0);
+        assert_eq!(events[0].what, What::Down { node: "n1".to_owned() });
+        assert!(matches!(&events[1].what, What::Drained { by: Drainer::Admin, .. }));
+        assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    fn a_reboot_is_expected_after_a_drain_and_unexpected_if_slurm_did_not_know_of_it() {
+        let reboot = |before: NodeState, after: NodeState| {
+            let mut known = Nodes::new();
+            observe(&mut known, &[before], T * 1000, 0);
+            let after = NodeState { boot: Some(T + 500), ..after };
+            let events = observe(&mut known, &[after], (T + 600) * 1000, 0);
+            events.into_iter().find_map(|event| match event.what {
+                What::Rebooted { expected, .. } => Some((event.id, expected)),
+                _ => None,
+            })
+        };
+        let id = || "reboot/n1/1800000500".to_owned();
+        let idle = || state("n1", "IDLE", "", 0);
+        let drained = state("n1", "IDLE+DRAIN", "new fans", T);
+        let asked = state("n1", "IDLE+REBOOT_REQUESTED", "", 0);
+        let crashed = state("n1", "DOWN", "Node unexpectedly rebooted", T + 510);
+        assert_eq!(reboot(idle(), idle()), Some((id(), None)));
+        assert_eq!(reboot(drained, idle()), Some((id(), Some(true))));
+        assert_eq!(reboot(asked, idle()), Some((id(), Some(true))));
+        assert_eq!(reboot(idle(), crashed), Some((id(), Some(false))));
+        let mut known = Nodes::new();
+        observe(&mut known, &[idle()], T * 1000, 0);
+        let drifted = NodeState { boot: Some(T - 990), ..idle() };
+        assert!(observe(&mut known, &[drifted], T * 1000, 0).is_empty());
+    }
+
+    #[test]
+    fn a_drain_before_the_history_begins_is_known() {
+        let mut known = Nodes::new();
+        let events = observe(&mut known, &[state("n1", "IDLE+DRAIN", "old", 5)], T * 1000, 77_000);
+        assert_eq!((events.len(), events[0].time, events[0].id.as_str()), (1, 77_000, "drain/n1/5"));
+    }
+}
