@@ -13,6 +13,7 @@
 //! - Each event has a checksum of its own, since SQLite checks the structure of its pages and not their content.
 //! - [`Reader`] reads while a writer writes.
 
+mod backup;
 mod check;
 mod error;
 mod file_system;

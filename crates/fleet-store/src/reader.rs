@@ -6,6 +6,7 @@ use railgate_fsutil::trusted;
 use railgate_model::UnixMillis;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::backup::backup;
 use crate::check::open_existing;
 use crate::file_system::check_local;
 use crate::schema::{STEPS, version};
@@ -47,5 +48,14 @@ impl Reader {
     /// Returns an error if the file cannot be read, or the checksum of an event is wrong.
     pub fn events(&self, from: UnixMillis, to: UnixMillis) -> Result<Vec<Event>, StoreError> {
         rows::events(&self.connection, &self.path, from, to)
+    }
+
+    /// Writes a copy by SQLite's backup interface, checks it, and puts it at `to`, replacing an older one. The copy is a whole
+    /// history without a lease: to restore it, put it in the place of a damaged file while no writer runs.
+    ///
+    /// # Errors
+    /// Returns an error if others can change the directory of `to`, or the copy cannot be written or is damaged. An older file at `to` is kept then.
+    pub fn backup(&self, to: &Path) -> Result<(), StoreError> {
+        backup(&self.connection, to)
     }
 }

@@ -1,17 +1,14 @@
-use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use railgate_fleet::Event;
 use railgate_fsutil::{FileLock, trusted};
 use railgate_model::UnixMillis;
-use rusqlite::backup::Backup;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use crate::check::{open_existing, quick_check};
+use crate::backup::{backup, empty, put, with_suffix};
+use crate::check::open_existing;
 use crate::file_system::check_local;
 use crate::rows::{Row, by_id, milliseconds};
 use crate::schema::{STEPS, migrate, version};
@@ -19,10 +16,6 @@ use crate::{StoreError, rows};
 
 /// How long a lease is valid after the last write, milliseconds. Another controller can take over later; its clock may be a minute off.
 const LEASE: UnixMillis = 5 * 60_000;
-
-/// Pages that a backup copies at once, and the pause between two such steps: the writer is not kept waiting.
-const BACKUP_PAGES: i32 = 1000;
-const BACKUP_PAUSE: Duration = Duration::from_millis(5);
 
 /// The only process that writes a history.
 pub struct Writer {
@@ -220,41 +213,12 @@ impl Writer {
         rows::events(&self.connection, &self.path, from, to)
     }
 
-    /// Writes a copy by SQLite's backup interface, checks it, and puts it at `to`, replacing an older one. The copy is a whole
-    /// history without a lease: to restore it, put it in the place of a damaged file while no writer runs.
+    /// As [`crate::Reader::backup`].
     ///
     /// # Errors
-    /// Returns an error if others can change the directory of `to`, or the copy cannot be written or is damaged. An older file at `to` is kept then.
+    /// As [`crate::Reader::backup`].
     pub fn backup(&self, to: &Path) -> Result<(), StoreError> {
-        let (dir, name) = match (to.parent(), to.file_name()) {
-            (Some(dir), Some(name)) => {
-                (trusted(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?, name)
-            }
-            _ => return Err(StoreError::Absent { path: to.to_owned() }),
-        };
-        check_local(&dir)?;
-        let to = dir.join(name);
-        let draft = with_suffix(&to, ".new");
-        let result = self.copy(&draft, &to);
-        if result.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        result
-    }
-
-    fn copy(&self, draft: &Path, to: &Path) -> Result<(), StoreError> {
-        let sqlite = |why| StoreError::sqlite(draft, why);
-        let mut copy = empty(draft)?;
-        {
-            let backup = Backup::new(&self.connection, &mut copy).map_err(sqlite)?;
-            backup.run_to_completion(BACKUP_PAGES, BACKUP_PAUSE, None).map_err(sqlite)?;
-        }
-        copy.pragma_update(None, "journal_mode", "DELETE").map_err(sqlite)?;
-        copy.execute("UPDATE lease SET holder = '', until = 0", []).map_err(sqlite)?;
-        quick_check(&copy, draft)?;
-        // Checks each checksum.
-        rows::events(&copy, draft, 0, UnixMillis::MAX)?;
-        put(copy, draft, to)
+        backup(&self.connection, to)
     }
 }
 
@@ -266,39 +230,10 @@ impl Drop for Writer {
     }
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path.as_os_str());
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
 /// Makes a file with the latest schema beside its place, and puts it there: a crash leaves no half of a history.
 fn create(path: &Path) -> Result<(), StoreError> {
     let draft = with_suffix(path, ".new");
     let mut new = empty(&draft)?;
     migrate(&mut new, &draft, 0, STEPS)?;
     put(new, &draft, path)
-}
-
-/// An empty file that only this user can read.
-fn empty(draft: &Path) -> Result<Connection, StoreError> {
-    // What a crash left.
-    match fs::remove_file(draft) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(StoreError::io(draft, why)),
-        _ => {}
-    }
-    // Creating it follows no link.
-    let made = fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(draft);
-    made.map_err(|why| StoreError::io(draft, why))?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    Connection::open_with_flags(draft, flags).map_err(|why| StoreError::sqlite(draft, why))
-}
-
-fn put(connection: Connection, draft: &Path, path: &Path) -> Result<(), StoreError> {
-    let io = |why| StoreError::io(draft, why);
-    connection.close().map_err(|(_, why)| StoreError::sqlite(draft, why))?;
-    fs::File::open(draft).and_then(|file| file.sync_all()).map_err(io)?;
-    fs::rename(draft, path).map_err(io)?;
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(|why| StoreError::io(dir, why))
 }

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use layers::Layer;
 pub use problem::Problem;
 
+use crate::fleet_config::FleetConfig;
 use crate::launch_config::LaunchConfig;
 use crate::logging::LogConfig;
 use crate::self_test_config::SelfTestConfig;
@@ -57,6 +58,8 @@ pub struct Config {
     pub selftest: SelfTestConfig,
     /// Restarts inside an allocation.
     pub launch: LaunchConfig,
+    /// History of all nodes and jobs.
+    pub fleet: FleetConfig,
     /// Where reports are stored and who may read them.
     pub report: ReportConfig,
     /// Prometheus text files.
@@ -80,6 +83,7 @@ impl Default for Config {
             guard: GuardConfig::default(),
             selftest: SelfTestConfig::default(),
             launch: LaunchConfig::default(),
+            fleet: FleetConfig::default(),
             report: ReportConfig::default(),
             metrics: MetricsConfig::default(),
             slurm: SlurmConfig::default(),
@@ -311,6 +315,7 @@ impl Config {
             self.guard.problems(),
             self.selftest.problems(),
             self.launch.problems(),
+            self.fleet.problems(),
             self.report.problems(),
             self.metrics.problems(),
             self.slurm.problems(),

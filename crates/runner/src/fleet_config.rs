@@ -1,0 +1,138 @@
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use railgate_model::duration_text;
+use railgate_slurm::hostlist;
+use serde::{Deserialize, Serialize};
+
+/// `[fleet]`: the history of all nodes and jobs, kept by `railgate-fleet` on the controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FleetConfig {
+    /// The history: an SQLite file on a local disk. Its directory belongs to the user of `railgate-fleet`.
+    pub database: PathBuf,
+    /// How often the sources are read.
+    #[serde(with = "duration_text")]
+    pub every: Duration,
+    /// How long events are kept, days.
+    pub retention_days: u32,
+    /// The cluster whose reports are read. Needed if `[report] dir` has those of several clusters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// Nodes of each leaf switch, as host lists.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub leaf: BTreeMap<String, String>,
+    /// Nodes of each rack.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rack: BTreeMap<String, String>,
+    /// Nodes of each power distribution unit.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pdu: BTreeMap<String, String>,
+    /// Nodes of each cooling row or loop.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cooling: BTreeMap<String, String>,
+    /// Nodes of each file server.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub file_server: BTreeMap<String, String>,
+    /// Nodes of each image of the operating system.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub image: BTreeMap<String, String>,
+}
+
+impl Default for FleetConfig {
+    fn default() -> Self {
+        FleetConfig {
+            database: PathBuf::from("/var/lib/railgate/fleet/fleet.db"),
+            every: Duration::from_secs(60),
+            retention_days: 400,
+            cluster: None,
+            leaf: BTreeMap::new(),
+            rack: BTreeMap::new(),
+            pdu: BTreeMap::new(),
+            cooling: BTreeMap::new(),
+            file_server: BTreeMap::new(),
+            image: BTreeMap::new(),
+        }
+    }
+}
+
+/// slurmctld is asked once a minute at most. A pause of more than four minutes would end the lease of the history.
+const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(240));
+/// The judgement needs the last 28 days.
+const DAYS: (u32, u32) = (28, 3650);
+
+impl FleetConfig {
+    /// The tables of what nodes share, by their keys.
+    pub fn shared(&self) -> [(&'static str, &BTreeMap<String, String>); 6] {
+        [
+            ("leaf", &self.leaf),
+            ("rack", &self.rack),
+            ("pdu", &self.pdu),
+            ("cooling", &self.cooling),
+            ("file_server", &self.file_server),
+            ("image", &self.image),
+        ]
+    }
+
+    /// Returns why this cannot be the pause between two readings of the sources; `None` if it can.
+    pub fn wrong_pause(every: Duration) -> Option<String> {
+        let (least, most) = EVERY;
+        (!(least..=most).contains(&every)).then(|| {
+            let shown = humantime::format_duration;
+            format!("{} is not within {}s to {}s", shown(every), least.as_secs(), most.as_secs())
+        })
+    }
+
+    /// Values out of range, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.database.is_absolute() {
+            problems.push(format!("fleet.database: '{}' is not an absolute path", self.database.display()));
+        }
+        problems.extend(Self::wrong_pause(self.every).map(|why| format!("fleet.every: {why}")));
+        let (least, most) = DAYS;
+        if !(least..=most).contains(&self.retention_days) {
+            problems.push(format!(
+                "fleet.retention_days: {} is not within {least} to {most}",
+                self.retention_days
+            ));
+        }
+        if let Some(cluster) = &self.cluster
+            && railgate_store::dir_name(cluster).is_none()
+        {
+            problems.push(format!("fleet.cluster: '{cluster}' is not the name of a cluster"));
+        }
+        for (kind, table) in self.shared() {
+            for (name, nodes) in table {
+                if let Err(why) = hostlist::expand(nodes) {
+                    problems.push(format!("fleet.{kind}.{name}: {why}"));
+                }
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_out_of_range_is_named() {
+        assert!(FleetConfig::default().problems().is_empty());
+        let config = FleetConfig {
+            database: PathBuf::from("fleet.db"),
+            every: Duration::from_secs(5),
+            retention_days: 1,
+            cluster: Some("../x".to_owned()),
+            rack: BTreeMap::from([("r1".to_owned(), "gn[1-".to_owned())]),
+            ..FleetConfig::default()
+        };
+        let problems = config.problems();
+        let keys: Vec<&str> = problems.iter().filter_map(|line| line.split(':').next()).collect();
+        let wanted =
+            ["fleet.database", "fleet.every", "fleet.retention_days", "fleet.cluster", "fleet.rack.r1"];
+        assert_eq!(keys, wanted, "{problems:?}");
+    }
+}

@@ -1,0 +1,179 @@
+//! One reading of all sources.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use railgate_fleet::Event;
+use railgate_fleet_intake::Intake;
+use railgate_fleet_store::{StoreError, Taken, Writer};
+use railgate_model::UnixMillis;
+use railgate_slurm::Appended;
+use railgate_store::{Scanned, scan};
+
+use crate::places::Site;
+
+/// Time for the report directory in one pass, and for one child that reads it. What is left over is read in the next pass.
+const REPORTS: Duration = Duration::from_secs(40);
+const ONE_SCAN: Duration = Duration::from_secs(20);
+/// slurmctld is asked once a minute at most. A timer of a minute can be some milliseconds early.
+const ASK_EVERY: UnixMillis = 55_000;
+/// How often old events are deleted.
+const SWEEP_EVERY: UnixMillis = 6 * 3_600_000;
+const DAY: UnixMillis = 24 * 3_600_000;
+
+/// Takes the sources into the history.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    site: Site,
+    writer: Writer,
+    intake: Intake,
+}
+
+/// What a pass did.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    taken: Taken,
+    /// Events of years ago, or of the future.
+    left_out: usize,
+    swept: usize,
+    /// There are more reports than one pass reads.
+    more: bool,
+    /// Sources that could not be read, one line each.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Passed {
+    pub(crate) fn log(&self) {
+        for problem in &self.problems {
+            tracing::warn!("{problem}");
+        }
+        let Taken { new, known, conflicting } = self.taken;
+        if self.swept > 0 {
+            tracing::info!("{} old events deleted", self.swept);
+        }
+        let more = if self.more { "; more reports follow in the next pass" } else { "" };
+        let left_out = match self.left_out {
+            0 => String::new(),
+            left_out => format!(", {left_out} outside of the retention"),
+        };
+        tracing::info!("{new} new events, {known} known, {conflicting} changed{left_out}{more}");
+    }
+}
+
+/// Whether the next pass may succeed after this error.
+pub(crate) fn may_pass(why: &anyhow::Error) -> bool {
+    matches!(why.downcast_ref::<StoreError>(), Some(StoreError::Full { .. } | StoreError::Held { .. }))
+}
+
+impl Desk {
+    pub(crate) fn new(site: Site, writer: Writer) -> anyhow::Result<Desk> {
+        // Without a readable place everything is read again, with the same result.
+        let kept = writer.intake()?;
+        let intake = kept.and_then(|kept| serde_json::from_str(&kept).ok()).unwrap_or_default();
+        Ok(Desk { site, writer, intake })
+    }
+
+    /// Reads all sources once. A source that cannot be read is named, and read from the same place the next time.
+    ///
+    /// # Errors
+    /// The history cannot be written. Nothing of what was read since is forgotten.
+    pub(crate) fn pass(&mut self, now: UnixMillis) -> anyhow::Result<Passed> {
+        let mut passed = Passed::default();
+        let until = Instant::now() + REPORTS;
+        loop {
+            let mut next = self.intake.clone();
+            let more = self.read(&mut next, now, &mut passed)?;
+            if !more || Instant::now() >= until {
+                passed.more = more;
+                break;
+            }
+        }
+        let mut next = self.intake.clone();
+        let events = self.nodes(&mut next, now, &mut passed);
+        self.keep(next, &events, now, &mut passed)?;
+        if now.saturating_sub(self.intake.swept) >= SWEEP_EVERY {
+            passed.swept = self.writer.forget_before(self.from(now), now)?;
+            let mut next = self.intake.clone();
+            next.swept = now;
+            self.keep(next, &[], now, &mut passed)?;
+        }
+        Ok(passed)
+    }
+
+    /// The beginning of the history.
+    fn from(&self, now: UnixMillis) -> UnixMillis {
+        now.saturating_sub(u64::from(self.site.config.fleet.retention_days) * DAY)
+    }
+
+    /// Reads the report directory and the ledger. Returns whether there is more to read now.
+    fn read(&mut self, next: &mut Intake, now: UnixMillis, passed: &mut Passed) -> anyhow::Result<bool> {
+        let scanned = self.scan(next).unwrap_or_else(|why| {
+            passed.problems.push(why);
+            Scanned::default()
+        });
+        passed.problems.extend(scanned.problems.iter().map(|problem| format!("reports: {problem}")));
+        let appended = match self.site.ledger.read_after(&mut next.ledger) {
+            Ok(appended) => appended,
+            Err(why) => {
+                passed.problems.push(format!("ledger: {why}"));
+                // A decision has its start from the ledger: its attempt is read again.
+                next.reports = self.intake.reports.clone();
+                let nothing = next.clone();
+                self.keep(nothing, &[], now, passed)?;
+                return Ok(false);
+            }
+        };
+        let Appended { unreadable, .. } = appended;
+        if unreadable > 0 {
+            passed.problems.push(format!("ledger: {unreadable} new lines cannot be read"));
+        }
+        let mut events = next.ledger(&appended);
+        events.extend(next.attempts(&scanned, &self.site.trusted));
+        self.keep(next.clone(), &events, now, passed)?;
+        Ok(scanned.more)
+    }
+
+    fn scan(&self, next: &mut Intake) -> Result<Scanned, String> {
+        let Some(cluster) = self.site.cluster()? else { return Ok(Scanned::default()) };
+        scan(&self.site.config.report, &cluster, &mut next.reports, ONE_SCAN)
+            .map_err(|why| format!("reports: {why}"))
+    }
+
+    /// The site's table, and the nodes of Slurm if they are due.
+    fn nodes(&self, next: &mut Intake, now: UnixMillis, passed: &mut Passed) -> Vec<Event> {
+        let mut events = next.site(&self.site.shared, now);
+        // A clock that was set back must not end the calls.
+        if now >= next.asked && now - next.asked < ASK_EVERY {
+            return events;
+        }
+        next.asked = now;
+        match self.site.client.all_nodes() {
+            Ok(states) => events.extend(next.nodes(&states, now, self.from(now))),
+            // No answer says nothing about nodes.
+            Err(why) => passed.problems.push(format!("nodes: could not tell: {why}")),
+        }
+        events
+    }
+
+    /// Commits events and the place of their sources together.
+    fn keep(
+        &mut self,
+        next: Intake,
+        events: &[Event],
+        now: UnixMillis,
+        passed: &mut Passed,
+    ) -> anyhow::Result<()> {
+        let span = self.from(now)..=now.saturating_add(DAY);
+        let wanted: Vec<Event> = events.iter().filter(|event| span.contains(&event.time)).cloned().collect();
+        passed.left_out += events.len() - wanted.len();
+        let place = (next != self.intake).then(|| serde_json::to_string(&next)).transpose();
+        let place = place.context("place of the sources")?;
+        // Also without events: the lease is renewed.
+        let taken = self.writer.take_in_from(&wanted, place.as_deref(), now)?;
+        passed.taken.new += taken.new;
+        passed.taken.known += taken.known;
+        passed.taken.conflicting += taken.conflicting;
+        self.intake = next;
+        Ok(())
+    }
+}
