@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod explain;
 mod fabric;
+mod fleet;
 mod generate;
 mod history;
 mod import;
@@ -76,6 +77,8 @@ enum Command {
     Rails(rails::Args),
     /// Leaf switches, rails, wrong cables, oversubscription; topology files for Slurm
     Fabric(fabric::Args),
+    /// History of all nodes and jobs: nodes that fail again and again, incidents, lost GPU hours
+    Fleet(fleet::Args),
     /// Inside a job, before its first step: test the GPUs, and the rails between the nodes
     Preflight(preflight::Args),
     /// Inside a job: start its program, and again without a node that failed, on a spare
@@ -167,6 +170,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&site, &args),
         Command::Rails(args) => rails::run(&site, &args),
         Command::Fabric(args) => fabric::run(&args),
+        Command::Fleet(args) => fleet::run(&site, &args),
         Command::Preflight(args) => preflight::run(&site, &args),
         Command::Launch(args) => launch::run(&site, &args),
         Command::Accept(args) => accept::run(&site, &args),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use railgate_fleet_store::Writer;
-use railgate_runner::{FleetConfig, Loaded, LogLevel, now, own_process, start_stderr};
+use railgate_runner::{FleetConfig, Loaded, LogLevel, become_owner, now, own_process, start_stderr};
 use railgate_text::{Printable, printable};
 
 use pass::Desk;
@@ -102,6 +102,10 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     let path = cli.config.clone().unwrap_or_else(|| PathBuf::from("/etc/railgate/railgate.toml"));
     let loaded = Loaded::read(&path, cli.config.is_some(), &railgate_runner::node_name());
     let config = loaded.map_err(|why| anyhow::anyhow!("{}", why.in_one_line()))?.config;
+    // The history and the reports are SlurmUser's.
+    if let Some(dir) = config.fleet.database.parent() {
+        become_owner(dir)?;
+    }
     if let Command::Backup { file } = &cli.command {
         railgate_fleet_store::Reader::open(&config.fleet.database)?.backup(file)?;
         tracing::info!("{}: written", Printable(file.display()));

@@ -38,13 +38,15 @@ pub(crate) struct Passed {
     swept: usize,
     /// There are more reports than one pass reads.
     more: bool,
+    /// Files and lines that were left out, one line each. A user can make such files at any time: they are no failure of a source.
+    notes: Vec<String>,
     /// Sources that could not be read, one line each.
     pub(crate) problems: Vec<String>,
 }
 
 impl Passed {
     pub(crate) fn log(&self) {
-        for problem in &self.problems {
+        for problem in self.problems.iter().chain(&self.notes) {
             tracing::warn!("{problem}");
         }
         let Taken { new, known, conflicting } = self.taken;
@@ -111,7 +113,7 @@ impl Desk {
             passed.problems.push(why);
             Scanned::default()
         });
-        passed.problems.extend(scanned.problems.iter().map(|problem| format!("reports: {problem}")));
+        passed.notes.extend(scanned.problems.iter().map(|problem| format!("reports: {problem}")));
         let appended = match self.site.ledger.read_after(&mut next.ledger) {
             Ok(appended) => appended,
             Err(why) => {
@@ -125,7 +127,7 @@ impl Desk {
         };
         let Appended { unreadable, .. } = appended;
         if unreadable > 0 {
-            passed.problems.push(format!("ledger: {unreadable} new lines cannot be read"));
+            passed.notes.push(format!("ledger: {unreadable} new lines cannot be read"));
         }
         let mut events = next.ledger(&appended);
         events.extend(next.attempts(&scanned, &self.site.trusted));

@@ -115,7 +115,8 @@ fn end_of(job: u32, state: &str, end: u64) -> Vec<u8> {
         nodelist: "n[1-2]".to_owned(),
         ..SlurmView::default()
     };
-    let end = SlurmEnd { schema: 1, cluster: "alpha".to_owned(), job, time: end, slurm, ..SlurmEnd::default() };
+    let end =
+        SlurmEnd { schema: 1, cluster: "alpha".to_owned(), job, time: end, slurm, ..SlurmEnd::default() };
     serde_json::to_vec(&end).unwrap()
 }
 
@@ -158,12 +159,7 @@ fn reading_the_same_sources_again_changes_nothing() {
     let first = place.ids();
     assert_eq!(
         first,
-        [
-            "end/7/0/2-slurm/000000",
-            "ledger/8/0/n2/down",
-            "placed/n1/Leaf=leaf-1",
-            "placed/n2/Leaf=leaf-1"
-        ]
+        ["end/7/0/2-slurm/000000", "ledger/8/0/n2/down", "placed/n1/Leaf=leaf-1", "placed/n2/Leaf=leaf-1"]
     );
     let said = place.once();
     assert!(said.contains("0 new events"), "{said}");
@@ -172,8 +168,9 @@ fn reading_the_same_sources_again_changes_nothing() {
     // A new database from the same sources, but for the time at which the site's table was seen.
     let mode = fs::metadata(place.at("fleet/fleet.db")).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    let of_sources =
-        |events: Vec<Event>| events.into_iter().filter(|event| !event.id.starts_with("placed")).collect::<Vec<_>>();
+    let of_sources = |events: Vec<Event>| {
+        events.into_iter().filter(|event| !event.id.starts_with("placed")).collect::<Vec<_>>()
+    };
     let before = of_sources(place.events());
     fs::remove_dir_all(place.at("fleet")).unwrap();
     place.once();
@@ -192,8 +189,10 @@ fn files_of_a_user_count_for_nothing_but_the_cost_of_the_user() {
     place.put(7, "n1.json", &report("n1", 7, USER, end), USER, USER);
     place.put(8, "slurm-end.json", &end_of(8, "COMPLETED", end), USER, 0);
     place.put(8, "n1.json", &report("n1", 8, USER, end), USER, USER);
+    place.put(8, "n3.json", b"no report", USER, USER);
     place.put(8, "n2.json", &report("n2", 8, USER + 1, end), USER, USER + 1);
-    place.once();
+    let said = place.once();
+    assert!(said.contains("alpha/8/0/n3.json: not a node report"), "{said}");
     let about_jobs: Vec<Event> =
         place.events().into_iter().filter(|event| !event.id.starts_with("placed")).collect();
     let ids: Vec<&str> = about_jobs.iter().map(|event| event.id.as_str()).collect();

@@ -106,6 +106,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`store` writes, reads and sweeps files of reports; of `diagnosis` it uses only the table `[report.rules]`",
     ),
     (
+        "fleet-intake",
+        &["fleet", "model", "node-report", "slurm", "store"],
+        "`fleet-intake` makes events of what other programs have written, and judges nothing (decision 0015)",
+    ),
+    (
         "metrics",
         &["diagnosis", "fsutil", "model", "node-report", "text"],
         "`metrics` writes figures for Prometheus: it reads no reports and makes no pages",
@@ -207,12 +212,30 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`railgate-sampler` reads and records beside a job, and asks `guard`: it judges no node, asks no Slurm and makes no pages",
     ),
     (
+        "fleet-program",
+        &[
+            "child",
+            "fleet",
+            "fleet-intake",
+            "fleet-store",
+            "fsutil",
+            "model",
+            "runner",
+            "slurm",
+            "store",
+            "text",
+        ],
+        "`railgate-fleet` reads files and asks Slurm once a minute: it judges nothing and changes only its own file",
+    ),
+    (
         "cli",
         &[
             "accept",
             "child",
             "diagnosis",
             "fabric",
+            "fleet",
+            "fleet-store",
             "fsutil",
             "gate",
             "joblog",

@@ -9,6 +9,7 @@
 mod accept;
 mod arguments;
 mod files;
+mod fleet;
 mod jobs;
 mod machines;
 mod stage;
@@ -42,6 +43,13 @@ const CASES: &[Case] = &[
     case("doctor", &[], state::doctor),
     case("explain", &["gn1"], state::explain),
     case("fabric", &["--file", "absent"], files::fabric),
+    case("fleet card", &["GPU-1"], fleet::fleet),
+    case("fleet cost", &[], fleet::fleet),
+    case("fleet export", &[], fleet::fleet),
+    case("fleet incident", &["1-1"], fleet::fleet),
+    case("fleet incidents", &[], fleet::fleet),
+    case("fleet lemons", &[], fleet::fleet),
+    case("fleet node", &["gn1"], fleet::fleet),
     case("generate", &["made"], nothing_but_arguments),
     case("import nhc", &["absent"], files::import),
     case("nodes", &[], state::nodes),
@@ -127,6 +135,7 @@ inputs! {
     profiles_of_hostile_text: machines::profiles;
     a_hostile_configuration: files::config;
     a_hostile_fabric: files::fabric;
+    a_history_of_which_every_text_is_hostile: fleet::fleet;
     a_hostile_nhc_configuration: files::import;
     a_hostile_topology_file: files::topology;
     hostile_job_templates: files::templates;

@@ -209,6 +209,10 @@ mod tests {
         assert_eq!(events[0].what, What::Down { node: "n1".to_owned() });
         assert!(matches!(&events[1].what, What::Drained { by: Drainer::Admin, .. }));
         assert_eq!(events.len(), 2);
+        // slurmctld starts again: the node is still down. A reason alone is no state.
+        assert!(ids(&mut known, &[state("n1", "UNKNOWN+NOT_RESPONDING", "", 0)], T + 120).is_empty());
+        let drained = observe(&mut known, &[state("n3", "IDLE+DRAIN", "Not responding", T)], T * 1000, 0);
+        assert!(matches!(&drained[0].what, What::Drained { by: Drainer::Slurm, .. }));
     }
 
     #[test]

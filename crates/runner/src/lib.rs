@@ -53,7 +53,7 @@ pub use metrics::forget_job;
 pub use notify::{append_to_log, append_to_output, notify_owner};
 pub use places::Places;
 pub use preflight_mark::preflight_mark;
-pub use process::{guarded, node_name, now, own_process};
+pub use process::{become_owner, guarded, node_name, now, own_process};
 pub use ranks::communication;
 pub use readmit::{Readmit, Readmitted, readmit};
 pub use sampler::{

@@ -1,13 +1,16 @@
 //! Process set-up of programs that Slurm starts: they inherit slurmd's signal mask, umask and environment.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::SigSet;
 use nix::sys::stat::{Mode, umask};
+use railgate_child::{UserError, become_user};
 use railgate_model::UnixMillis;
 
 /// Runs `run` as the body of a program that Slurm starts. An internal failure must let the job run: a panic is
@@ -35,6 +38,20 @@ pub fn own_process() {
     }
     // Files of railgate are not writable by others, regardless of slurmd's umask.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
+}
+
+/// Becomes the owner of a directory if this process is root and the owner is not: for files that belong to SlurmUser, which root should
+/// neither write nor leave behind as its own. A missing directory changes nothing.
+///
+/// # Errors
+/// The identity could not be changed; it is undefined then, and the process must end.
+pub fn become_owner(dir: &Path) -> Result<(), UserError> {
+    match std::fs::symlink_metadata(dir) {
+        Ok(found) if found.is_dir() && found.uid() != 0 && nix::unistd::geteuid().is_root() => {
+            become_user(found.uid(), found.gid(), &[])
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Current time; 0 if the clock is before 1970.

@@ -21,11 +21,12 @@ const SLURM: [&str; 8] = ["22.05", "23.02", "23.11", "24.05", "24.11", "25.05", 
 const NCCL: [&str; 2] = ["nccl-env-railgate", "nccl-profiler-railgate"];
 /// glibc of CentOS 7, the oldest supported container image.
 const NCCL_GLIBC: &str = "2.17";
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "railgate-cli",
     "railgate-prolog",
     "railgate-epilog",
     "railgate-epilog-ctld",
+    "railgate-fleet-program",
     "railgate-gpu-selftest",
     "railgate-sampler",
 ];

@@ -12,8 +12,9 @@ use super::formats::Format;
 use super::links;
 
 /// Compiled files and their paths in the package.
-const BUILT: [(&str, &str); 8] = [
+const BUILT: [(&str, &str); 9] = [
     ("railgate", "usr/bin/railgate"),
+    ("railgate-fleet", "usr/bin/railgate-fleet"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
     ("railgate-epilog-ctld", "usr/libexec/railgate/railgate-epilog-ctld"),

@@ -1,0 +1,126 @@
+//! `railgate fleet`: what follows from the history that `railgate-fleet` keeps.
+
+mod cost;
+mod node;
+mod overview;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use railgate_fleet::{Event, History, Judgement, Settings, judge};
+use railgate_fleet_store::Reader;
+use railgate_model::UnixMillis;
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::{Site, exit};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  railgate fleet                 lemons, open incidents, nodes out of service
+  railgate fleet node gn017      why this node is a lemon, or is not
+  railgate fleet incidents       what failed at once, and why
+  railgate fleet cost            GPU hours that were lost, by reason
+  railgate fleet lemons --format json
+
+Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. An interval has the true value inside \
+with a probability of 90 %, or the sentence beside it tells what its ends mean.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The history [default: `[fleet] database`]
+    #[arg(long, global = true, value_name = "FILE")]
+    database: Option<PathBuf>,
+    /// How to print it
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// One node: where it stands, why, and what happened on it
+    Node {
+        /// Slurm's name of the node
+        name: String,
+    },
+    /// One card: the nodes in which it was seen, and its faults, also through swaps
+    Card {
+        /// UUID of a GPU, GUID of a network card
+        uuid: String,
+    },
+    /// What failed at once, and why
+    Incidents,
+    /// One incident with its nodes
+    Incident {
+        /// Id from `railgate fleet incidents`
+        id: String,
+    },
+    /// Nodes that fail more often than the fleet, and those that were repaired
+    Lemons,
+    /// GPU hours by partition and month, lost GPU hours by reason, time to failure by job size
+    Cost,
+    /// All events as JSON, for other programs
+    Export,
+}
+
+/// A history and its judgement.
+struct Known {
+    events: Vec<Event>,
+    history: History,
+    judgement: Judgement,
+    settings: Settings,
+    now: UnixMillis,
+}
+
+#[derive(Serialize)]
+struct Export<'a> {
+    schema: u32,
+    events: &'a [Event],
+}
+
+pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let database = match &args.database {
+        Some(file) => file.clone(),
+        None => site.config()?.fleet.database,
+    };
+    let known = load(&database)?;
+    match &args.command {
+        None => overview::print(&known, args.format)?,
+        Some(Command::Node { name }) => return node::node(&known, name, args.format),
+        Some(Command::Card { uuid }) => return node::card(&known, uuid, args.format),
+        Some(Command::Incidents) => overview::incidents(&known, args.format)?,
+        Some(Command::Incident { id }) => return overview::incident(&known, id, args.format),
+        Some(Command::Lemons) => overview::lemons(&known, args.format)?,
+        Some(Command::Cost) => cost::print(&known, args.format)?,
+        Some(Command::Export) => output::json(&Export { schema: 1, events: &known.events })?,
+    }
+    Ok(exit::OK)
+}
+
+fn load(database: &Path) -> anyhow::Result<Known> {
+    if let Some(dir) = database.parent() {
+        railgate_runner::become_owner(dir).context("the owner of the history")?;
+    }
+    let reader = Reader::open(database).context("railgate-fleet keeps it on the controller")?;
+    let events = reader.events(0, UnixMillis::MAX)?;
+    let (now, settings) = (railgate_runner::now(), Settings::default());
+    let history = History::new(events.iter().cloned(), now);
+    let judgement = judge(&history, &settings);
+    Ok(Known { events, history, judgement, settings, now })
+}
+
+/// A time in the past, for people.
+fn shown(time: UnixMillis) -> String {
+    crate::history::time(time / 1000)
+}
+
+/// `3.4 (1.2 to 6.0)`.
+fn interval(mean: f64, low: f64, high: f64) -> String {
+    format!("{mean:.1} ({low:.1} to {high:.1})")
+}
+
+/// Rows of text with a head.
+fn rows(head: &[&str]) -> Vec<Vec<String>> {
+    vec![head.iter().map(|word| (*word).to_owned()).collect()]
+}
