@@ -143,7 +143,7 @@ impl Desk {
 
     /// The site's table, and the nodes of Slurm if they are due.
     fn nodes(&self, next: &mut Intake, now: UnixMillis, passed: &mut Passed) -> Vec<Event> {
-        let mut events = next.site(&self.site.shared, now);
+        let mut events = next.site(&self.site.shared, now, self.from(now));
         // A clock that was set back must not end the calls.
         if now >= next.asked && now - next.asked < ASK_EVERY {
             return events;

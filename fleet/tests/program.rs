@@ -102,6 +102,11 @@ impl Place {
     }
 }
 
+/// Not the first sight of a node or of a row of the site's table.
+fn is_of_jobs(event: &Event) -> bool {
+    !event.id.starts_with("placed/") && !event.id.starts_with("known/")
+}
+
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::try_from(since.as_millis()).unwrap() / 1000 * 1000
@@ -159,18 +164,23 @@ fn reading_the_same_sources_again_changes_nothing() {
     let first = place.ids();
     assert_eq!(
         first,
-        ["end/7/0/2-slurm/000000", "ledger/8/0/n2/down", "placed/n1/Leaf=leaf-1", "placed/n2/Leaf=leaf-1"]
+        [
+            "end/7/0/2-slurm/000000",
+            "known/n1",
+            "ledger/8/0/n2/down",
+            "placed/n1/Leaf=leaf-1",
+            "placed/n2/Leaf=leaf-1"
+        ]
     );
     let said = place.once();
     assert!(said.contains("0 new events"), "{said}");
     assert_eq!(place.asked(), 1, "one call a minute at most");
     assert_eq!(place.ids(), first);
-    // A new database from the same sources, but for the time at which the site's table was seen.
+    // A new database from the same sources, but for the times at which the site's table and the nodes were seen first.
     let mode = fs::metadata(place.at("fleet/fleet.db")).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    let of_sources = |events: Vec<Event>| {
-        events.into_iter().filter(|event| !event.id.starts_with("placed")).collect::<Vec<_>>()
-    };
+    let of_sources =
+        |events: Vec<Event>| events.into_iter().filter(|event| is_of_jobs(event)).collect::<Vec<_>>();
     let before = of_sources(place.events());
     fs::remove_dir_all(place.at("fleet")).unwrap();
     place.once();
@@ -193,8 +203,7 @@ fn files_of_a_user_count_for_nothing_but_the_cost_of_the_user() {
     place.put(8, "n2.json", &report("n2", 8, USER + 1, end), USER, USER + 1);
     let said = place.once();
     assert!(said.contains("alpha/8/0/n3.json: not a node report"), "{said}");
-    let about_jobs: Vec<Event> =
-        place.events().into_iter().filter(|event| !event.id.starts_with("placed")).collect();
+    let about_jobs: Vec<Event> = place.events().into_iter().filter(|event| is_of_jobs(event)).collect();
     let ids: Vec<&str> = about_jobs.iter().map(|event| event.id.as_str()).collect();
     assert_eq!(ids, ["end/8/0/2-slurm/000008"], "the GPUs of one own report");
     // The same report, kept by root.

@@ -60,6 +60,7 @@ fn in_words(what: &What) -> String {
             let card = found.card.as_ref().map_or_else(String::new, |card| format!(", card {card}"));
             format!("{} ({}): {}, {grade}{card}", found.check, found.severity, found.cause)
         }
+        What::Placed { shares, .. } if shares.is_empty() => "known to Slurm".to_owned(),
         What::Placed { shares, .. } => {
             let shares: Vec<String> = shares.iter().map(|one| format!("{} {}", one.kind, one.name)).collect();
             format!("shares {}", shares.join(", "))

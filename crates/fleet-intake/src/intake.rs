@@ -70,8 +70,13 @@ impl Intake {
         nodes::observe(&mut self.nodes, states, now, from)
     }
 
-    /// Takes over the site's table: what each node shares.
-    pub fn site(&mut self, table: &BTreeMap<String, Vec<Shared>>, now: UnixMillis) -> Vec<Event> {
-        site::observe(&mut self.placed, table, now)
+    /// Takes over the site's table: what each node shares. `from`: the beginning of the history.
+    pub fn site(
+        &mut self,
+        table: &BTreeMap<String, Vec<Shared>>,
+        now: UnixMillis,
+        from: UnixMillis,
+    ) -> Vec<Event> {
+        site::observe(&mut self.placed, table, now, from)
     }
 }

@@ -36,6 +36,8 @@ pub(crate) type Nodes = BTreeMap<String, Seen>;
 /// What is kept of a node's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
+    /// When its events were made last: old events are deleted, and the history must keep knowing the node.
+    made: UnixMillis,
     /// When it booted, Unix seconds.
     boot: Option<u64>,
     /// Why it takes no jobs; `None` if it does.
@@ -74,6 +76,11 @@ pub(crate) fn observe(
     events
 }
 
+/// Events that were made before this time are made again.
+pub(crate) fn is_old(now: UnixMillis, from: UnixMillis) -> UnixMillis {
+    from + now.saturating_sub(from) / 2
+}
+
 struct Call<'a> {
     state: &'a NodeState,
     now: UnixMillis,
@@ -83,6 +90,11 @@ struct Call<'a> {
 impl Call<'_> {
     fn reason(&self) -> &str {
         self.state.reason.as_ref().map_or("", |reason| reason.text.as_str())
+    }
+
+    /// Whether the events about the state are made again, with the same ids: half of the history's length after the last time.
+    fn is_due(&self, before: Option<&Seen>) -> bool {
+        before.is_none_or(|before| before.made < is_old(self.now, self.from))
     }
 
     fn seen(&self, before: Option<&Seen>) -> Seen {
@@ -97,7 +109,8 @@ impl Call<'_> {
             same.unwrap_or(Hold { key, since })
         });
         let boot = self.state.boot.or(before.and_then(|before| before.boot));
-        Seen { boot, hold, serviced: self.state.serviced().is_some() }
+        let made = before.filter(|_| !self.is_due(before)).map_or(self.now, |before| before.made);
+        Seen { made, boot, hold, serviced: self.state.serviced().is_some() }
     }
 
     fn changes(&self, before: Option<&Seen>, seen: &Seen, events: &mut Vec<Event>) {
@@ -106,8 +119,14 @@ impl Call<'_> {
             // The history does not reach back to a drain of last year, and must know that the node is drained.
             events.push(by_root(id, seconds.saturating_mul(1000).max(self.from), what));
         };
+        // A node on which nothing has happened belongs to the fleet, too: its hours of service count.
+        let is_due = self.is_due(before);
+        if is_due {
+            let what = What::Placed { node: node.clone(), shares: Vec::new() };
+            add(format!("known/{node}"), self.now / 1000, what);
+        }
         let was = before.and_then(|before| before.hold.as_ref());
-        let is_new = seen.hold.as_ref().filter(|hold| Some(*hold) != was);
+        let is_new = seen.hold.as_ref().filter(|hold| is_due || Some(*hold) != was);
         let unexpected = is_new.is_some() && self.reason().starts_with(REBOOTED);
         if let Some(boot) = seen.boot
             && (unexpected
@@ -177,7 +196,35 @@ mod tests {
     }
 
     fn ids(known: &mut Nodes, states: &[NodeState], now: u64) -> Vec<String> {
-        observe(known, states, now * 1000, 0).into_iter().map(|event| event.id).collect()
+        changes(known, states, now, 0).into_iter().map(|event| event.id).collect()
+    }
+
+    /// Without the events about new nodes.
+    fn changes(known: &mut Nodes, states: &[NodeState], now: u64, from: u64) -> Vec<Event> {
+        let events = observe(known, states, now * 1000, from).into_iter();
+        events.filter(|event| !event.id.starts_with("known/")).collect()
+    }
+
+    #[test]
+    fn a_node_on_which_nothing_happened_is_known() {
+        let mut known = Nodes::new();
+        let states = [state("n1", "IDLE", "", 0), state("no node", "IDLE", "", 0)];
+        let first = observe(&mut known, &states, T * 1000, 0);
+        assert_eq!((first.len(), first[0].id.as_str(), first[0].time), (1, "known/n1", T * 1000));
+        assert!(observe(&mut known, &states, (T + 60) * 1000, 0).is_empty());
+    }
+
+    #[test]
+    fn a_node_is_still_known_after_its_first_events_were_deleted() {
+        let mut known = Nodes::new();
+        let states = [state("n1", "IDLE+DRAIN", "new fans", T)];
+        let first = observe(&mut known, &states, T * 1000, (T - 1000) * 1000);
+        assert!(observe(&mut known, &states, (T + 400) * 1000, (T - 600) * 1000).is_empty());
+        let again = observe(&mut known, &states, (T + 600) * 1000, (T - 400) * 1000);
+        let ids = |events: &[Event]| events.iter().map(|event| event.id.clone()).collect::<Vec<String>>();
+        assert_eq!(ids(&again), ids(&first));
+        assert_eq!((again[0].time, again[1].time), ((T + 600) * 1000, T * 1000));
+        assert!(observe(&mut known, &states, (T + 660) * 1000, (T - 340) * 1000).is_empty());
     }
 
     #[test]
@@ -185,8 +232,7 @@ mod tests {
         let mut known = Nodes::new();
         assert!(ids(&mut known, &[state("n1", "IDLE", "", 0)], T).is_empty());
         let reason = |jobs: &str| format!("railgate: gpu-lost@3: off bus; reboot [epilog job={jobs}]");
-        let drained =
-            observe(&mut known, &[state("n1", "IDLE+DRAIN", &reason("5"), T + 5)], (T + 60) * 1000, 0);
+        let drained = changes(&mut known, &[state("n1", "IDLE+DRAIN", &reason("5"), T + 5)], T + 60, 0);
         assert!(matches!(&drained[0].what, What::Drained { by: Drainer::Railgate, .. }));
         assert!(
             matches!(&drained[1].what, What::Finding(found) if found.check == "gpu-lost" && found.grade == Grade::Proof)
@@ -205,13 +251,13 @@ mod tests {
         assert!(ids(&mut known, &restarting, T).is_empty());
         let down = state("n1", "DOWN+NOT_RESPONDING", "Not responding", T + 9);
         let by_hand = state("n2", "DOWN", "new fans", T + 9);
-        let events = observe(&mut known, &[down, by_hand], (T + 60) * 1000, 0);
+        let events = changes(&mut known, &[down, by_hand], T + 60, 0);
         assert_eq!(events[0].what, What::Down { node: "n1".to_owned() });
         assert!(matches!(&events[1].what, What::Drained { by: Drainer::Admin, .. }));
         assert_eq!(events.len(), 2);
         // slurmctld starts again: the node is still down. A reason alone is no state.
         assert!(ids(&mut known, &[state("n1", "UNKNOWN+NOT_RESPONDING", "", 0)], T + 120).is_empty());
-        let drained = observe(&mut known, &[state("n3", "IDLE+DRAIN", "Not responding", T)], T * 1000, 0);
+        let drained = changes(&mut known, &[state("n3", "IDLE+DRAIN", "Not responding", T)], T, 0);
         assert!(matches!(&drained[0].what, What::Drained { by: Drainer::Slurm, .. }));
     }
 
@@ -219,9 +265,9 @@ mod tests {
     fn a_reboot_is_expected_after_a_drain_and_unexpected_if_slurm_did_not_know_of_it() {
         let reboot = |before: NodeState, after: NodeState| {
             let mut known = Nodes::new();
-            observe(&mut known, &[before], T * 1000, 0);
+            changes(&mut known, &[before], T, 0);
             let after = NodeState { boot: Some(T + 500), ..after };
-            let events = observe(&mut known, &[after], (T + 600) * 1000, 0);
+            let events = changes(&mut known, &[after], T + 600, 0);
             events.into_iter().find_map(|event| match event.what {
                 What::Rebooted { expected, .. } => Some((event.id, expected)),
                 _ => None,
@@ -239,13 +285,13 @@ mod tests {
         let mut known = Nodes::new();
         observe(&mut known, &[idle()], T * 1000, 0);
         let drifted = NodeState { boot: Some(T - 990), ..idle() };
-        assert!(observe(&mut known, &[drifted], T * 1000, 0).is_empty());
+        assert!(changes(&mut known, &[drifted], T, 0).is_empty());
     }
 
     #[test]
     fn a_drain_before_the_history_begins_is_known() {
         let mut known = Nodes::new();
-        let events = observe(&mut known, &[state("n1", "IDLE+DRAIN", "old", 5)], T * 1000, 77_000);
+        let events = changes(&mut known, &[state("n1", "IDLE+DRAIN", "old", 5)], T, 77_000);
         assert_eq!((events.len(), events[0].time, events[0].id.as_str()), (1, 77_000, "drain/n1/5"));
     }
 }

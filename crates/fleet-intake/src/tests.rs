@@ -231,10 +231,11 @@ fn a_row_of_the_site_table_is_taken_in_once() {
     let leaf = |name: &str| vec![Shared { kind: SharedKind::Leaf, name: name.to_owned() }];
     let mut intake = Intake::default();
     let table = BTreeMap::from([("n1".to_owned(), leaf("a")), ("no node".to_owned(), leaf("a"))]);
-    assert_eq!(ids(&intake.site(&table, 5)), ["placed/n1/Leaf=a"]);
-    assert!(intake.site(&table, 6).is_empty());
+    assert_eq!(ids(&intake.site(&table, 5, 0)), ["placed/n1/Leaf=a"]);
+    assert!(intake.site(&table, 6, 0).is_empty());
     let moved = BTreeMap::from([("n1".to_owned(), leaf("b"))]);
-    assert_eq!(ids(&intake.site(&moved, 7)), ["placed/n1/Leaf=b"]);
+    assert_eq!(ids(&intake.site(&moved, 7, 0)), ["placed/n1/Leaf=b"]);
+    assert_eq!(ids(&intake.site(&moved, 100, 90)), ["placed/n1/Leaf=b"], "before it is deleted");
     let kept: Intake = serde_json::from_str(&serde_json::to_string(&intake).unwrap()).unwrap();
     assert_eq!(kept, intake);
 }

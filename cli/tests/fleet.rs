@@ -1,0 +1,239 @@
+//! `railgate fleet` over a history that the test writes.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use railgate_fleet::{
+    Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Outcome, Shared, SharedKind, Source, What,
+};
+use railgate_fleet_store::Writer;
+use railgate_model::{Class, Severity};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 24 * HOUR;
+
+struct Fleet {
+    _dir: TempDir,
+    database: PathBuf,
+}
+
+fn name(node: usize) -> String {
+    format!("n{node:02}")
+}
+
+fn fault(node: usize, cause: Cause) -> What {
+    What::Finding(NodeFinding {
+        node: name(node),
+        check: if cause == Cause::Gpu { "gpu-lost" } else { "ib-port" }.to_owned(),
+        severity: Severity::Fail,
+        class: if cause == Cause::Gpu { Class::Node } else { Class::Fabric },
+        cause,
+        grade: Grade::Proof,
+        card: (cause == Cause::Gpu).then(|| format!("GPU-{node}")),
+        leaf: None,
+        accuser: None,
+    })
+}
+
+impl Fleet {
+    /// 64 nodes below two leaf switches; n05 fails four times; leaf0 fails once; n07 is drained.
+    fn new() -> Fleet {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("fleet.db");
+        let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+        let begin = now - 30 * DAY;
+        let mut all: Vec<(u64, What)> = Vec::new();
+        for node in 0..64 {
+            let leaf = Shared { kind: SharedKind::Leaf, name: format!("leaf{}", node / 32) };
+            all.push((begin, What::Placed { node: name(node), shares: vec![leaf] }));
+            let cards = vec![Card { uuid: format!("GPU-{node}"), serial: String::new() }];
+            all.push((begin, What::Cards { node: name(node), cards }));
+        }
+        // A fleet with a rate: some nodes failed once.
+        all.extend((40..50).map(|node| (begin + (node as u64 - 39) * 2 * DAY, fault(node, Cause::Gpu))));
+        all.extend([4, 9, 15, 21].map(|day| (begin + day * DAY, fault(5, Cause::Gpu))));
+        let leaf = begin + 25 * DAY;
+        all.extend((0..30).map(|node| (leaf + node as u64 * 10_000, fault(node, Cause::Network))));
+        all.push((
+            now - HOUR,
+            What::Drained { node: name(7), by: Drainer::Admin, reason: "new fans".to_owned() },
+        ));
+        for (job, day, outcome) in [(1, 4, Outcome::Failed), (2, 12, Outcome::Completed)] {
+            let end = begin + day * DAY;
+            let attempt = Attempt {
+                job,
+                attempt: 0,
+                uid: 1000,
+                partition: "train".to_owned(),
+                nodes: (4..8).map(name).collect(),
+                gpus: 32,
+                queued: end - 11 * HOUR,
+                start: end - 10 * HOUR,
+                end: Some((end, outcome)),
+            };
+            all.push((end, What::JobEnded(attempt)));
+        }
+        let event =
+            |(number, (time, what))| Event { id: format!("e{number}"), time, source: Source::Root, what };
+        let events: Vec<Event> = all.into_iter().enumerate().map(event).collect();
+        let mut writer = Writer::open(&database, "test", now).unwrap();
+        writer.take_in(&events, now).unwrap();
+        Fleet { _dir: dir, database }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_railgate"));
+        command.arg("fleet").args(words).arg("--database").arg(&self.database).output().unwrap()
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.said(&[words, &["--format", "json"]].concat())).unwrap()
+    }
+}
+
+/// Fails with the whole output if a part is missing.
+fn has(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in:\n{said}");
+    }
+}
+
+#[test]
+fn the_overview_names_lemons_and_nodes_out_of_service() {
+    let fleet = Fleet::new();
+    has(
+        &fleet.said(&[]),
+        &[
+            "64 nodes and 2 job attempts since ",
+            "lemons: 1 (fail more often than the fleet: railgate fleet lemons): n05",
+            "out of service: 1 (take no jobs now): n07",
+            "open incidents: 0",
+        ],
+    );
+    let json = fleet.json(&[]);
+    assert_eq!((&json["lemons"], &json["nodes"]), (&serde_json::json!(["n05"]), &serde_json::json!(64)));
+}
+
+#[test]
+fn a_node_has_its_reasons_and_its_events() {
+    let fleet = Fleet::new();
+    has(
+        &fleet.said(&["node", "n05"]),
+        &[
+            "n05: lemon",
+            "hours of service; the fleet's rate makes",
+            "times the fleet's, with a probability of 90 %",
+            "proposal  drain it after a self-test confirms a fault",
+            "because   4 x GPU on card GPU-5",
+            "gpu-lost (fail): GPU, proof, card GPU-5",
+        ],
+    );
+    has(&fleet.said(&["node", "n07"]), &["takes no jobs now", "drained by an admin: new fans"]);
+    let absent = fleet.run(&["node", "n99"]);
+    assert_eq!(absent.status.code(), Some(2));
+    has(&String::from_utf8(absent.stderr).unwrap(), &["n99: no event about such a node"]);
+}
+
+#[test]
+fn a_card_has_its_nodes_and_its_faults() {
+    let fleet = Fleet::new();
+    has(&fleet.said(&["card", "GPU-5"]), &["GPU-5: 4 events about it", "in n05 since ", "gpu-lost (fail)"]);
+    assert_eq!(fleet.json(&["card", "GPU-5"])["stays"][0]["node"], "n05");
+    assert_eq!(fleet.run(&["card", "GPU-99"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_leaf_switch_is_one_incident_with_an_id() {
+    let fleet = Fleet::new();
+    has(&fleet.said(&["incidents"]), &["30 of 32", "30 of 32 nodes of leaf switch leaf0 failed: network"]);
+    let json = fleet.json(&["incidents"]);
+    let id = json["incidents"][0]["id"].as_str().unwrap_or_else(|| panic!("{json}"));
+    has(
+        &fleet.said(&["incident", id]),
+        &["nodes   30 of 32 that could have failed: n00, n01", "cause   network"],
+    );
+    assert_eq!(fleet.run(&["incident", "1-1"]).status.code(), Some(2));
+}
+
+#[test]
+fn lemons_have_an_interval_and_a_proposal() {
+    let fleet = Fleet::new();
+    let said = fleet.said(&["lemons"]);
+    has(&said, &["TIMES THE FLEET'S RATE (90 %)", "n05", "proposed", "4 x GPU on card GPU-5"]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    let node = &fleet.json(&["lemons"])["nodes"][0];
+    assert!(node["ratio"]["low"].as_f64() > Some(1.0) && node["proposes_drain"] == true, "{node}");
+}
+
+#[test]
+fn costs_are_intervals_by_partition_reason_and_size() {
+    let fleet = Fleet::new();
+    has(
+        &fleet.said(&["cost"]),
+        &[
+            "train",
+            "node: GPU",
+            "0.0 to 320.0",
+            "start and checkpoints",
+            "HOURS TO FAILURE",
+            "1 (0 more unknown)",
+        ],
+    );
+    let json = fleet.json(&["cost"]);
+    assert_eq!(json["lost"][0]["attempts"], 1);
+}
+
+#[test]
+fn the_export_has_all_events() {
+    let fleet = Fleet::new();
+    let all: Value = serde_json::from_str(&fleet.said(&["export"])).unwrap();
+    assert_eq!(all["events"].as_array().unwrap().len(), 64 * 2 + 10 + 4 + 30 + 1 + 2);
+}
+
+/// Each field of the output is on the page, except names of nodes and cards, which are values.
+#[test]
+fn every_json_field_is_documented() {
+    fn names(value: &Value, into: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                into.push(name.clone());
+                names(value, into);
+            }),
+            Value::Array(items) => items.iter().for_each(|item| names(item, into)),
+            _ => {}
+        }
+    }
+    let fleet = Fleet::new();
+    let mut seen = Vec::new();
+    for words in [&[][..], &["incidents"], &["lemons"], &["card", "GPU-5"], &["cost"], &["export"]] {
+        names(&fleet.json(words), &mut seen);
+    }
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let known: Vec<&str> = page.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).collect();
+    seen.retain(|name| !known.contains(&name.as_str()));
+    assert_eq!(seen, Vec::<String>::new(), "docs/json.md lacks these");
+}
+
+#[test]
+fn a_missing_history_is_named() {
+    let absent = Command::new(env!("CARGO_BIN_EXE_railgate"))
+        .args(["fleet", "--database", "/no/such/fleet.db"])
+        .output()
+        .unwrap();
+    assert_eq!(absent.status.code(), Some(2));
+    has(
+        &String::from_utf8(absent.stderr).unwrap(),
+        &["/no/such/fleet.db: no history", "railgate-fleet keeps it"],
+    );
+}
