@@ -179,8 +179,7 @@ fn reading_the_same_sources_again_changes_nothing() {
     // A new database from the same sources, but for the times at which the site's table and the nodes were seen first.
     let mode = fs::metadata(place.at("fleet/fleet.db")).unwrap().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    let of_sources =
-        |events: Vec<Event>| events.into_iter().filter(|event| is_of_jobs(event)).collect::<Vec<_>>();
+    let of_sources = |events: Vec<Event>| events.into_iter().filter(is_of_jobs).collect::<Vec<_>>();
     let before = of_sources(place.events());
     fs::remove_dir_all(place.at("fleet")).unwrap();
     place.once();
@@ -203,7 +202,7 @@ fn files_of_a_user_count_for_nothing_but_the_cost_of_the_user() {
     place.put(8, "n2.json", &report("n2", 8, USER + 1, end), USER, USER + 1);
     let said = place.once();
     assert!(said.contains("alpha/8/0/n3.json: not a node report"), "{said}");
-    let about_jobs: Vec<Event> = place.events().into_iter().filter(|event| is_of_jobs(event)).collect();
+    let about_jobs: Vec<Event> = place.events().into_iter().filter(is_of_jobs).collect();
     let ids: Vec<&str> = about_jobs.iter().map(|event| event.id.as_str()).collect();
     assert_eq!(ids, ["end/8/0/2-slurm/000008"], "the GPUs of one own report");
     // The same report, kept by root.
