@@ -41,6 +41,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`fleet` is pure: it judges the events of many nodes and jobs, and neither collects nor stores them (decision 0015)",
     ),
     (
+        "alerts",
+        &["fleet", "model", "text"],
+        "`alerts` is pure: it decides which messages are due, and neither sends nor keeps them (decision 0017)",
+    ),
+    (
         "pair",
         &[],
         "`pair` carries the conversation of two nodes, for `railgate` and for `rdma-selftest`, which is a workspace of its own",

@@ -90,7 +90,7 @@ pub use site_check::{SiteCheck, SiteFinding, SiteOutcome, SiteRequest, is_site_c
 pub use snapshot::{Origin, SNAPSHOT_SCHEMA, Snapshot, UnixMillis};
 pub use statistics::InterfaceStatistics;
 pub use system::{BlockedProcess, Clock, Dimm, FileSystem, MemoryController, Nvme, Processes, Space, System};
-pub use time::rfc3339;
+pub use time::{parse_rfc3339, rfc3339};
 pub use topology_file::{TopologyFile, TopologyRemark};
 pub use verdict::{Action, Fitness, Sign, Verdict};
 pub use xid::{SxidEvent, SxidSeverity};
