@@ -55,6 +55,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &["fleet", "fsutil", "model", "text"],
         "`fleet-store` keeps the events of a fleet in one file, and judges nothing (decision 0015)",
     ),
+    (
+        "alert-sinks",
+        &["alerts", "fsutil", "model", "text"],
+        "`alert-sinks` sends messages and keeps their state: it decides nothing about them (decision 0017)",
+    ),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
     ("gate", &["model", "text"], "`gate` is pure: all that a check needs is in the snapshot or the context"),
     ("rails", &["model", "text"], "`rails` is pure: it knows a node from its snapshot"),

@@ -18,7 +18,7 @@ const MAX_SILENCES: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
-    /// Name of the cluster in messages.
+    /// Name of the cluster in messages; may be empty.
     pub site: String,
     /// How long the first condition waits for further ones, which go in the same message.
     #[serde(with = "duration_text")]
@@ -124,7 +124,7 @@ impl Default for AlertsConfig {
     fn default() -> Self {
         let minutes = |count: u64| Duration::from_secs(count * 60);
         AlertsConfig {
-            site: "railgate".to_owned(),
+            site: String::new(),
             group_wait: Duration::from_secs(15),
             group_interval: minutes(5),
             resolve_after: minutes(5),
@@ -174,8 +174,8 @@ impl AlertsConfig {
                     .to_owned(),
             );
         }
-        if self.site.is_empty() || self.site.chars().count() > 60 || self.site.chars().any(char::is_control) {
-            wrong.push("alerts.site: wants 1 to 60 printable characters".to_owned());
+        if self.site.chars().count() > 60 || self.site.chars().any(char::is_control) {
+            wrong.push("alerts.site: wants at most 60 printable characters".to_owned());
         }
         if let Some(file) = self.ca_file.as_ref().filter(|file| !file.is_absolute()) {
             wrong.push(format!("alerts.ca_file: {} is not an absolute path", file.display()));

@@ -121,18 +121,18 @@ impl Message {
 
     /// One line, at most `most` characters.
     pub fn title(&self, most: usize) -> String {
-        let site = &self.site;
+        let site = if self.site.is_empty() { String::new() } else { format!(" {}", self.site) };
         let text = match self.kind {
-            MessageKind::Heartbeat => format!("{site}: railgate watches"),
+            MessageKind::Heartbeat => format!("railgate{site}: heartbeat"),
             MessageKind::Digest => {
                 let [began, over, silenced] = self.counts;
                 let open = self.entries.len();
                 format!(
-                    "{site}: railgate digest: {open} open, {began} began, {over} over, {silenced} silenced"
+                    "railgate{site}: digest: {open} open, {began} began, {over} over, {silenced} silenced"
                 )
             }
             MessageKind::Alerts => {
-                let head = format!("[{}] {site}: railgate:", self.priority());
+                let head = format!("[{}] railgate{site}:", self.priority());
                 match self.entries.as_slice() {
                     [entry] if !self.brief => format!("{head} {} {}", entry.kind.word(), entry.title),
                     entries => {

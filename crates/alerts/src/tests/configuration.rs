@@ -13,7 +13,7 @@ fn problems_begin_with_their_key() {
         ("group_wait = '11m'", "alerts.group_wait: 11m is not within 0s to 10m"),
         ("repeat = []", "alerts.repeat: wants 1 to 20"),
         ("repeat = ['1h', '15m']", "alerts.repeat: wants 1 to 20"),
-        ("site = ''", "alerts.site: wants 1 to 60"),
+        ("site = \"a\\n\"", "alerts.site: wants at most 60"),
         ("proxy = 'socks5://u:hidden@x'", "alerts.proxy: the value does not begin"),
         ("[sinks.'a b']\nkind = 'wecom'\nurl_file = '/x'", "alerts.sinks.a b.kind: the name wants"),
         ("[sinks.a]\nkind = 'wecom'", "alerts.sinks.a.kind: wecom needs `url_file`"),

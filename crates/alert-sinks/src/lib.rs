@@ -1,0 +1,29 @@
+//! Sends the messages of `alerts`: one request for each receiver's kind, and what its answer means.
+//!
+//! - [`Sinks::open`] reads addresses and secrets. A receiver that cannot be opened stops no other one.
+//! - [`deliver`] sends what is due. It commits the [`State`](railgate_alerts::State) before and after each message.
+//! - [`StateFile`] keeps the state in one file. Other stores implement [`Keep`].
+//!
+//! **An answer of 200 is not enough.** WeCom, DingTalk and Feishu report refusals in the body. What has no known
+//! meaning is not an acceptance.
+//!
+//! **Secrets.** They come from files of root that others cannot read ([`Secret`]). No error and no `Debug` contains them, also where a
+//! server repeats one in its answer.
+//!
+//! **Limits.** One deadline for all of a request, from the name to the last byte of the answer; 64 KiB of an answer; no redirects.
+
+mod alertmanager;
+mod answer;
+mod delivery;
+mod http;
+mod mail;
+mod robots;
+mod secret;
+mod sink;
+mod state_file;
+mod webhook;
+
+pub use delivery::{Deliver, Delivered, Keep, deliver};
+pub use secret::{Secret, SecretError};
+pub use sink::{Sink, SinkError, Sinks};
+pub use state_file::{Opened, StateFile, StateFileError};
