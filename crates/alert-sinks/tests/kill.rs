@@ -215,10 +215,14 @@ fn a_kill_repeats_at_most_the_message_under_way() {
 fn a_damaged_state_is_moved_away_and_a_second_process_is_refused() {
     let files = Files::new();
     let path = files.secret("alerts.json", "{\"time\": ");
+    // Of a process that was killed while it wrote.
+    let leftover = files.secret(".alerts.json.4711", "{");
+    let other = files.secret(".alerts.json.bak", "{");
     let opened = StateFile::open(&path).unwrap();
     assert_eq!(opened.state, State::default());
     assert!(opened.damaged.unwrap().contains("alerts.json.damaged"));
     assert_eq!(fs::read_to_string(files.0.path().join("alerts.json.damaged")).unwrap(), "{\"time\": ");
+    assert!(!leftover.exists() && other.exists());
     let second = StateFile::open(&path).unwrap_err().to_string();
     assert!(second.contains("another process sends alerts"), "{second}");
 }

@@ -113,7 +113,10 @@ fn what_is_no_answer_leaves_the_message_for_later() {
     let half = "HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{\"errcode\":0,".to_owned();
     let endless_body = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned();
     let endless_head = "HTTP/1.1 200 OK\r\nX: ".to_owned();
+    // An acceptance, if it were read as a whole.
+    let large = json!({ "errcode": 0, "code": 0, "errmsg": "x".repeat(70 << 10) }).to_string();
     for reply in [
+        ok(&large),
         Reply::Hang,
         Reply::Raw(String::new()),
         Reply::Raw("HTTP/1.1 200".to_owned()),
@@ -123,7 +126,7 @@ fn what_is_no_answer_leaves_the_message_for_later() {
         Reply::Endless(endless_head.clone()),
     ] {
         for kind in ROBOTS {
-            let shown = format!("{kind}: {reply:?}");
+            let shown: String = format!("{kind}: {reply:?}").chars().take(80).collect();
             let reply = reply.clone();
             let server = Server::start(move |_, _| reply.clone());
             let files = Files::new();

@@ -266,6 +266,28 @@ fn what_was_refused_goes_into_a_new_message_and_in_the_end_only_as_numbers() {
 }
 
 #[test]
+fn what_waits_behind_a_refused_message_is_kept() {
+    let mut play = Play::new(one());
+    play.begin(condition("node/a", Priority::P0, &["a"]));
+    play.begin(condition("node/b", Priority::P0, &["b"]));
+    let later = Outcome::Later { problem: "busy".to_owned(), wait: None };
+    let rejected = Outcome::Rejected { problem: "bad".to_owned() };
+    for minute in 0..60 {
+        play.now = NOON + minute * MINUTE;
+        if minute == 5 {
+            play.begin(condition("node/a", Priority::P0, &["a", "a2"]));
+            play.end("node/b");
+        }
+        let outcome = if minute < 20 { &later } else { &rejected };
+        play.round(&mut |_| outcome.clone());
+    }
+    play.state.sinks.get_mut("chat").unwrap().refusals = 0;
+    let messages = play.run(20 * MINUTE);
+    assert_eq!(entries(&messages[..1]), [(New, "node/a"), (Passed, "node/b")]);
+    assert_eq!(messages[0].entries[0].nodes, ["a", "a2"]);
+}
+
+#[test]
 fn a_clock_that_was_set_back_stops_nothing() {
     let mut play = Play::new(one());
     play.begin(condition("node/a", Priority::P1, &["a"]));
