@@ -133,6 +133,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     (
         "runner",
         &[
+            "alerts",
             "child",
             "fsutil",
             "gate",

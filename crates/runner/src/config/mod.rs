@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use railgate_alerts::AlertsConfig;
 use railgate_fsutil::{Untrusted, trusted};
 use railgate_gate::GateConfig;
 use railgate_guard::GuardConfig;
@@ -62,6 +63,8 @@ pub struct Config {
     pub fleet: FleetConfig,
     /// Where reports are stored and who may read them.
     pub report: ReportConfig,
+    /// Messages about the fleet.
+    pub alerts: AlertsConfig,
     /// Prometheus text files.
     pub metrics: MetricsConfig,
     /// Slurm's commands and their deadlines.
@@ -85,6 +88,7 @@ impl Default for Config {
             launch: LaunchConfig::default(),
             fleet: FleetConfig::default(),
             report: ReportConfig::default(),
+            alerts: AlertsConfig::default(),
             metrics: MetricsConfig::default(),
             slurm: SlurmConfig::default(),
             log: LogConfig::default(),
@@ -317,6 +321,7 @@ impl Config {
             self.launch.problems(),
             self.fleet.problems(),
             self.report.problems(),
+            self.alerts.problems(),
             self.metrics.problems(),
             self.slurm.problems(),
         ]
@@ -479,6 +484,24 @@ mod tests {
     fn a_value_out_of_range_is_reported_with_its_line() {
         let problems = parse("[gate]\nmode = \"enforce\"\ndeadline = \"0s\"\n", "gn1").unwrap_err();
         assert_eq!((problems.len(), problems[0].line()), (1, Some(3)), "{}", list(&problems));
+    }
+
+    #[test]
+    fn a_problem_of_a_receiver_names_its_line_and_key() {
+        let text = "[alerts.sinks.chat]\nkind = \"dingtalk\"\nurl_file = \"/x\"\nper_minute = 30\n\
+                    [alerts.sinks.mail]\nkind = \"sendmail\"\nto = [\"a@b\"]\n";
+        let problems = parse(text, "gn1").unwrap_err();
+        let shown = list(&problems);
+        assert!(
+            shown.contains("railgate.toml:4:1: alerts.sinks.chat.per_minute: 30 is not within 1 to 20"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("railgate.toml:6:1: alerts.sinks.mail.kind: sendmail needs `from`"),
+            "{shown}"
+        );
+        let problems = parse("[alerts]\nquiet_hours = \"22-7\"\n", "gn1").unwrap_err();
+        assert_eq!(problems.first().and_then(Problem::line), Some(2), "{}", list(&problems));
     }
 
     #[test]
