@@ -62,7 +62,9 @@ impl Fleet {
             now - HOUR,
             What::Drained { node: name(7), by: Drainer::Admin, reason: "new fans".to_owned() },
         ));
-        for (job, day, outcome) in [(1, 4, Outcome::Failed), (2, 12, Outcome::Completed)] {
+        for (job, day, outcome, gpus) in
+            [(1, 4, Outcome::Failed, 32), (2, 12, Outcome::Completed, 32), (3, 20, Outcome::Completed, 0)]
+        {
             let end = begin + day * DAY;
             let attempt = Attempt {
                 job,
@@ -70,7 +72,7 @@ impl Fleet {
                 uid: 1000,
                 partition: "train".to_owned(),
                 nodes: (4..8).map(name).collect(),
-                gpus: 32,
+                gpus,
                 queued: end - 11 * HOUR,
                 start: end - 10 * HOUR,
                 end: Some((end, outcome)),
@@ -114,7 +116,7 @@ fn the_overview_names_lemons_and_nodes_out_of_service() {
     has(
         &fleet.said(&[]),
         &[
-            "64 nodes and 2 job attempts since ",
+            "64 nodes and 3 job attempts since ",
             "lemons: 1 (fail more often than the fleet: railgate fleet lemons): n05",
             "out of service: 1 (take no jobs now): n07",
             "open incidents: 0",
@@ -187,9 +189,11 @@ fn costs_are_intervals_by_partition_reason_and_size() {
             "start and checkpoints",
             "HOURS TO FAILURE",
             "1 (0 more unknown)",
+            "1 of 3 attempts are in no GPU hours: they had no GPUs, or no report tells how many",
         ],
     );
     let json = fleet.json(&["cost"]);
+    assert_eq!((&json["attempts"], &json["without_gpus"]), (&3.into(), &1.into()));
     assert_eq!(json["lost"][0]["attempts"], 1);
 }
 
@@ -197,7 +201,7 @@ fn costs_are_intervals_by_partition_reason_and_size() {
 fn the_export_has_all_events() {
     let fleet = Fleet::new();
     let all: Value = serde_json::from_str(&fleet.said(&["export"])).unwrap();
-    assert_eq!(all["events"].as_array().unwrap().len(), 64 * 2 + 10 + 4 + 30 + 1 + 2);
+    assert_eq!(all["events"].as_array().unwrap().len(), 64 * 2 + 10 + 4 + 30 + 1 + 3);
 }
 
 /// Each field of the output is on the page, except names of nodes and cards, which are values.

@@ -8,6 +8,9 @@ use crate::output::{self, Format, say};
 #[derive(Serialize)]
 struct Cost {
     schema: u32,
+    attempts: usize,
+    /// Those without GPUs, or without a report that tells how many: they are in no GPU hours.
+    without_gpus: usize,
     partitions: Vec<Goodput>,
     lost: Vec<LostRow>,
     sizes: Vec<SizeRow>,
@@ -65,6 +68,8 @@ pub(super) fn print(known: &Known, format: Format) -> anyhow::Result<()> {
     });
     let cost = Cost {
         schema: 1,
+        attempts: history.attempts().len(),
+        without_gpus: history.attempts().iter().filter(|attempt| attempt.gpus == 0).count(),
         partitions: goodput(history, settings),
         lost: lost.collect(),
         sizes: by_size(history, judgement).iter().map(SizeRow::of).collect(),
@@ -89,6 +94,13 @@ pub(super) fn print(known: &Known, format: Format) -> anyhow::Result<()> {
         ]);
     }
     text.add(&output::table(&table));
+    if cost.without_gpus > 0 {
+        let Cost { attempts, without_gpus, .. } = cost;
+        put!(
+            text,
+            "{without_gpus} of {attempts} attempts are in no GPU hours: they had no GPUs, or no report tells how many"
+        );
+    }
     text.blank();
     put!(text, "GPU hours that ended attempts lost: from what is certain to what is possible");
     let mut table = rows(&["WHY", "ATTEMPTS", "LOST GPU HOURS"]);
