@@ -24,8 +24,8 @@ Examples:
   railgate fleet cost            GPU hours that were lost, by reason
   railgate fleet lemons --format json
 
-Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. An interval has the true value inside \
-with a probability of 90 %, or the sentence beside it tells what its ends mean.")]
+Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. Intervals contain the true value with a \
+probability of 90 %, unless the heading calls them lower and upper bounds.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,

@@ -189,7 +189,7 @@ fn costs_are_intervals_by_partition_reason_and_size() {
             "start and checkpoints",
             "HOURS TO FAILURE",
             "1 (0 more unknown)",
-            "1 of 3 attempts are in no GPU hours: they had no GPUs, or no report tells how many",
+            "not counted above: 1 of 3 attempts, without GPUs or without a report of their number",
         ],
     );
     let json = fleet.json(&["cost"]);

@@ -12,7 +12,7 @@ use railgate_store::{Scanned, scan};
 
 use crate::places::Site;
 
-/// Time for the report directory in one pass, and for one child that reads it. What is left over is read in the next pass.
+/// Deadline for reading the report directory in one pass, and for each child that reads it. The next pass reads the remaining attempts.
 const REPORTS: Duration = Duration::from_secs(40);
 const ONE_SCAN: Duration = Duration::from_secs(20);
 /// slurmctld is asked once a minute at most. A timer of a minute can be some milliseconds early.
@@ -78,7 +78,7 @@ impl Desk {
     /// Reads all sources once. A source that cannot be read is named, and read from the same place the next time.
     ///
     /// # Errors
-    /// The history cannot be written. Nothing of what was read since is forgotten.
+    /// The history cannot be written. The next pass reads the same records again.
     pub(crate) fn pass(&mut self, now: UnixMillis) -> anyhow::Result<Passed> {
         let mut passed = Passed::default();
         let until = Instant::now() + REPORTS;

@@ -9,7 +9,7 @@ use crate::output::{self, Format, say};
 struct Cost {
     schema: u32,
     attempts: usize,
-    /// Those without GPUs, or without a report that tells how many: they are in no GPU hours.
+    /// Attempts without GPUs, or without a report of their number. GPU hours do not include them.
     without_gpus: usize,
     partitions: Vec<Goodput>,
     lost: Vec<LostRow>,
@@ -32,7 +32,7 @@ struct SizeRow {
     attempts: usize,
     job_hours: f64,
     failures: u32,
-    /// Failed attempts of which it is not known whether a node was the cause.
+    /// Failed attempts whose cause is unknown.
     unknown: u32,
     /// Hours of a job of this size until a node ends it; `None` without a failure.
     hours_to_failure: Option<f64>,
@@ -82,7 +82,7 @@ pub(super) fn print(known: &Known, format: Format) -> anyhow::Result<()> {
     }
     let mut text = Lines::new();
     let between = |bounds: Bounds| format!("{:.1} to {:.1}", bounds.low, bounds.high);
-    put!(text, "GPU hours that jobs held, and productive ones: from what is certain to what is possible");
+    put!(text, "GPU hours allocated to jobs, and productive GPU hours (lower to upper bound)");
     let mut table = rows(&["PARTITION", "MONTH", "GPU HOURS", "PRODUCTIVE"]);
     for one in &cost.partitions {
         let partition = if one.partition.is_empty() { "unknown" } else { &one.partition };
@@ -98,11 +98,11 @@ pub(super) fn print(known: &Known, format: Format) -> anyhow::Result<()> {
         let Cost { attempts, without_gpus, .. } = cost;
         put!(
             text,
-            "{without_gpus} of {attempts} attempts are in no GPU hours: they had no GPUs, or no report tells how many"
+            "not counted above: {without_gpus} of {attempts} attempts, without GPUs or without a report of their number"
         );
     }
     text.blank();
-    put!(text, "GPU hours that ended attempts lost: from what is certain to what is possible");
+    put!(text, "GPU hours lost by attempts that have ended (lower to upper bound)");
     let mut table = rows(&["WHY", "ATTEMPTS", "LOST GPU HOURS"]);
     for one in &cost.lost {
         table.push(vec![one.why.clone(), one.attempts.to_string(), between(one.gpu_hours)]);

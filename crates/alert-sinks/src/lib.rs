@@ -1,11 +1,11 @@
-//! Sends the messages of `alerts`: one request for each receiver's kind, and what its answer means.
+//! Sends the messages of `alerts` to receivers, and interprets their answers.
 //!
-//! - [`Sinks::open`] reads addresses and secrets. A receiver that cannot be opened stops no other one.
-//! - [`deliver`] sends what is due. It commits the [`State`](railgate_alerts::State) before and after each message.
+//! - [`Sinks::open`] reads addresses and secrets. A receiver that cannot be opened does not affect the others.
+//! - [`deliver`] sends the messages that are due. It commits the [`State`](railgate_alerts::State) before and after each message.
 //! - [`StateFile`] keeps the state in one file. Other stores implement [`Keep`].
 //!
-//! **An answer of 200 is not enough.** WeCom, DingTalk and Feishu report refusals in the body. What has no known
-//! meaning is not an acceptance.
+//! **An answer of 200 is not enough.** WeCom, DingTalk and Feishu report refusals in the body. An unknown
+//! answer does not count as accepted.
 //!
 //! **Secrets.** They come from files of root that others cannot read ([`Secret`]). No error and no `Debug` contains them, also where a
 //! server repeats one in its answer.

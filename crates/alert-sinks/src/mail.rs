@@ -70,8 +70,8 @@ impl Mailer {
         Ok(outcome(status, &printable_bytes(text.trim_ascii())))
     }
 
-    /// The mail: a header of which only the subject contains foreign text, and that encoded; a body in Base64, in which
-    /// nothing has a meaning for a mail server.
+    /// The mail. Of its header only the subject contains untrusted text, encoded. The body is Base64, so that no text in it is a
+    /// command for a mail server.
     fn mail(&self, message: &Message) -> String {
         let domain = self.from.split_once('@').map_or("localhost", |(_, domain)| domain);
         let mut mail = format!("From: {}\nTo: {}\n", self.from, self.to.join(",\n "));
@@ -139,6 +139,6 @@ fn outcome(status: ExitStatus, text: &str) -> Outcome {
 
 /// The program, if only root can change it.
 pub(crate) fn program(path: &Path) -> Result<PathBuf, String> {
-    // The name is kept: postfix and others choose by it what they do.
+    // The path is not resolved: postfix and others select their function by the program's name.
     railgate_fsutil::trusted(path).map(|_| path.to_owned()).map_err(|why| why.to_string())
 }

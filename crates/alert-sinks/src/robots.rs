@@ -1,4 +1,4 @@
-//! Robots of chats: what they take, and how each reports a refusal in an answer with the status 200.
+//! Chat robots: their requests, and the refusals that each reports in an answer with status 200.
 //!
 //! All get plain text: in Markdown a node's name or a user's text could become a link, or mention all members.
 
@@ -169,7 +169,7 @@ mod tests {
             (feishu, 200, r#"{"code":19021,"msg":"sign match fail"}"#, "rejected"),
             (feishu, 400, r#"{"code":9499,"msg":"Bad Request"}"#, "rejected"),
             (feishu, 200, r#"{"code":11232,"msg":"frequency limited"}"#, "60"),
-            // What has no known meaning is neither accepted nor refused.
+            // An unknown answer is neither an acceptance nor a refusal.
             (wecom, 200, "<html>sign in</html>", "later"),
             (wecom, 200, "", "later"),
             (feishu, 200, r#"{"code":"0"}"#, "later"),

@@ -68,7 +68,7 @@ impl Secret {
         let bytes = match read::whole_bytes(&real, MAX_SECRET) {
             Ok(bytes) => bytes,
             Err(railgate_fsutil::ReadError::Io { source, .. }) => return Err(unreadable(source.to_string())),
-            // Its text can contain what was read.
+            // Its text can contain bytes of the file.
             Err(railgate_fsutil::ReadError::Odd { .. }) => {
                 return Err(unreadable("unexpected content".to_owned()));
             }

@@ -50,7 +50,7 @@ impl Sinks {
         Sinks(config.sinks.iter().map(open).collect())
     }
 
-    /// What is wrong with those that cannot be used.
+    /// Why each receiver that cannot be used was left out.
     pub fn problems(&self) -> impl Iterator<Item = &SinkError> {
         self.0.values().filter_map(|sink| sink.as_ref().err())
     }

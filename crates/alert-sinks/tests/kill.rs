@@ -200,7 +200,7 @@ fn a_kill_repeats_at_most_the_message_under_way() {
     assert!(repeats >= 3, "{repeats} repeats: no kill hit a message under way");
     assert_eq!(begun.len(), 30, "each condition was notified");
     let last: BTreeSet<String> = conditions(TICKS).into_iter().map(|condition| condition.key).collect();
-    assert_eq!(open, last, "the receiver ends with what is open");
+    assert_eq!(open, last, "the receiver has the open conditions at the end");
     let left: Vec<String> = fs::read_dir(dir.join("state"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -14,7 +14,7 @@ const MAX_SINKS: usize = 50;
 /// Most silences.
 const MAX_SILENCES: usize = 1000;
 
-/// `[alerts]`: what is sent to whom about the fleet. Read on the controller.
+/// `[alerts]`: receivers, intervals and silences of messages about the fleet. Read on the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {

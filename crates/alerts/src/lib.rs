@@ -1,8 +1,8 @@
-//! Which messages about a fleet are due, to whom, and what they contain. Pure: conditions, time and the previous state in, messages
+//! Decides which messages about a fleet each receiver gets, when, and with which content. Pure: conditions, time and the previous state in, messages
 //! and the next state out. `alert-sinks` sends them.
 //!
 //! 1. The caller makes a [`Condition`] of everything that is wrong now ([`fleet_conditions`] does it for the judgement of a fleet)
-//!    and calls [`State::observe`]. What is new, changed, due for a repeat or over is queued for each sink.
+//!    and calls [`State::observe`]. It queues an entry for each sink when a condition begins, changes, ends, or is due for a repeat.
 //! 2. [`State::next`] makes a [`Message`] of all that waits for a sink, if its limits permit one now. The caller commits the state,
 //!    sends the message, calls [`State::finished`] with the answer, and commits again.
 //!
@@ -10,7 +10,7 @@
 //!   state does not grow while a sink is down.
 //! - **At least once.** After a crash between the two commits that one message is sent again, with the same id and the same content.
 //! - **One message per incident.** Conditions that begin close together go in one message; further ones wait for an interval.
-//! - **Absent is not over.** A condition is over when it is absent from complete observations for [`AlertsConfig::resolve_after`].
+//! - **An absent condition is not yet resolved.** A condition is resolved when it is absent from complete observations for [`AlertsConfig::resolve_after`].
 
 mod condition;
 mod config;

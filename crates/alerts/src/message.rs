@@ -49,7 +49,7 @@ impl EntryKind {
 /// One condition in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What is reported.
+    /// The conditions that the message reports.
     pub kind: EntryKind,
     /// Key of the condition.
     pub key: String,
@@ -75,7 +75,7 @@ pub struct Entry {
 pub enum MessageKind {
     /// Conditions.
     Alerts,
-    /// What is open, once a day.
+    /// All open conditions, once a day.
     Digest,
     /// Railgate runs and has current data.
     Heartbeat,

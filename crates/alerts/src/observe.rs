@@ -13,7 +13,7 @@ use crate::state::{Queued, State, Tracked};
 /// Key of the condition that railgate has no current data.
 pub const BLIND: &str = "railgate/blind";
 
-/// What the caller found.
+/// The conditions at one time, as the caller found them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     /// All conditions, in any order. Those with one key are merged.
@@ -30,7 +30,7 @@ pub(crate) fn millis(span: Duration) -> UnixMillis {
 }
 
 impl State {
-    /// Takes over an observation and queues what is new, changed, due for a repeat or over.
+    /// Records an observation. Queues an entry for each condition that begins, changes, ends, or is due for a repeat.
     ///
     /// Call it at least once a minute, with the last observation if there is no newer one: otherwise nothing is repeated, and
     /// blindness is not noticed.

@@ -36,7 +36,7 @@ pub enum Outcome {
         /// How long the receiver asks to wait.
         wait: Option<Duration>,
     },
-    /// It refused this message: what it contains goes into a new one.
+    /// The receiver refused this message. Its entries go into a new one.
     Rejected {
         /// Why.
         problem: String,
@@ -123,7 +123,7 @@ impl State {
         })
     }
 
-    /// Takes over what a receiver answered. An answer to another message than the one under way only counts for the limit.
+    /// Records a receiver's answer. An answer to another message than the one under way only counts towards the limit.
     pub fn finished(&mut self, sink: &str, id: &str, outcome: &Outcome, now: UnixMillis) {
         self.advance(now);
         let Some(state) = self.sinks.get_mut(sink) else { return };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::condition::{Condition, Priority};
 use crate::message::{Entry, EntryKind, Message, MessageKind};
 
-/// What was observed and sent so far. Plain data: the caller keeps it, and commits it before and after each message.
+/// The observations and messages so far. Plain data: the caller keeps it, and commits it before and after each message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct State {
@@ -38,11 +38,11 @@ pub(crate) struct Tracked {
     pub(crate) absent: Option<UnixMillis>,
     /// Whether a silence covers all of it.
     pub(crate) silenced: bool,
-    /// What the receivers got, if it was queued for them.
+    /// The last entry that was queued for receivers; `None` if none was.
     pub(crate) queued: Option<Queued>,
 }
 
-/// What was queued last about a condition.
+/// The last entry that was queued about a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Queued {
     /// When.
@@ -55,7 +55,7 @@ pub(crate) struct Queued {
     pub(crate) repeats: usize,
 }
 
-/// What is known about a receiver.
+/// State of a receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SinkState {
@@ -94,7 +94,7 @@ pub(crate) struct Waiting {
 }
 
 impl State {
-    /// What is known about each receiver, by name.
+    /// State of each receiver, by name.
     pub fn sinks(&self) -> impl Iterator<Item = (&str, &SinkState)> {
         self.sinks.iter().map(|(name, sink)| (name.as_str(), sink))
     }

@@ -78,7 +78,7 @@ impl Play {
         self.policy.sinks.keys().cloned().collect()
     }
 
-    /// One round: observation, then each receiver gets what is due.
+    /// One round: observation, then each receiver gets its due messages.
     fn round(&mut self, answer: &mut dyn FnMut(&Message) -> Outcome) {
         self.observe();
         for sink in self.names() {

@@ -208,7 +208,7 @@ fn by_node(report: &NodeReport) -> Vec<Event> {
     events
 }
 
-/// What the job's owner reports about the progress of the job. It has no time of its own: a time before the first event of the
+/// The progress of a job, as its owner reports it. It has no time of its own: a time before the first event of the
 /// history would change the judgement of all nodes.
 fn of_owner(scanned: &ScannedAttempt, attempt: &Attempt, trusted: &[u32]) -> Vec<Event> {
     let Some((end, _)) = attempt.end else { return Vec::new() };

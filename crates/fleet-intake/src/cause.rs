@@ -3,7 +3,7 @@ use railgate_fleet::{Cause, Grade};
 use Cause::{Gpu, Host, Network, Nvlink, Other, Power, Software, Storage, Thermal};
 use Grade::{Hearsay, Proof, Sign};
 
-/// For each check what a finding of it means for the history: which part failed, and how much a drain with this reason proves. Proof:
+/// For each check: the part that failed, and the grade of a drain with this reason. Proof:
 /// the part is gone, or a test by root failed on it. Hearsay: a job can cause it.
 pub const CAUSES: &[(&str, Cause, Grade)] = &[
     ("gpu-lost", Gpu, Proof),
@@ -76,7 +76,7 @@ pub const CAUSES: &[(&str, Cause, Grade)] = &[
     ("kernel-log", Software, Sign),
 ];
 
-/// Returns what a check found, and how much it proves: `gpu-lost`, `site-raid`. A check of a later release is [`Cause::Other`] and hearsay.
+/// Returns the failed part and the grade for a check id, for example `gpu-lost` or `site-raid`. A check of a later release is [`Cause::Other`] and hearsay.
 pub fn cause(check: &str) -> (Cause, Grade) {
     // All checks of a site share one row.
     let row = if check.starts_with("site-") { "site" } else { check };

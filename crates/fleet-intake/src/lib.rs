@@ -1,4 +1,4 @@
-//! Makes events for the fleet's history from what railgate and Slurm keep already: the ledger, the report directory, the nodes of
+//! Makes events for the fleet's history from existing records of railgate and Slurm: the ledger, the report directory, the nodes of
 //! Slurm, the site's table of racks and switches.
 //!
 //! | source | writer | events | counts as |
@@ -11,7 +11,7 @@
 //! | `scontrol show node` | slurmctld | down, drained, resumed, reboots, findings of drain reasons | root |
 //! | `[fleet]` of the configuration | admin | what nodes share | root |
 //!
-//! The id of an event is made from what the event is about. So a source can be read any number of times, in any order, by two
+//! The id of an event follows from its subject and not from the time of reading. So a source can be read any number of times, in any order, by two
 //! controllers, with the same result. [`Intake`] keeps how far each source was read.
 
 mod attempts;

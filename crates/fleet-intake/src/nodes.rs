@@ -33,7 +33,7 @@ const REBOOTED: &str = "Node unexpectedly rebooted";
 /// The states of the call before.
 pub(crate) type Nodes = BTreeMap<String, Seen>;
 
-/// What is kept of a node's state.
+/// The stored part of a node's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// When its events were made last: old events are deleted, and the history must keep knowing the node.

@@ -1,4 +1,4 @@
-//! Reads what was appended to the ledger since the last time.
+//! Reads the lines that were appended to the ledger since the last call.
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,7 +24,7 @@ struct Mark {
     read: u64,
 }
 
-/// What was appended.
+/// The lines that were appended.
 #[derive(Clone, Debug, Default)]
 pub struct Appended {
     /// Entries, oldest first.

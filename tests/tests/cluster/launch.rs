@@ -115,7 +115,7 @@ fn a_spare_takes_the_place_of_a_node_that_is_cut_off() -> Result<()> {
     Builder::new(4).slurm_conf("SlurmdTimeout", "10").test(|cluster| {
         let job = launch(cluster, &["-N4", "--no-kill"], "--spares 1")?;
         begun(cluster, 0, 3)?;
-        // Its ranks go on, and no one hears of them.
+        // Its ranks continue, and cannot reach the other nodes.
         cluster.cut_link("gn3")?;
         begun(cluster, 1, 3)?;
         cluster.mend_link("gn3")?;

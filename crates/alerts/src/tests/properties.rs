@@ -104,7 +104,7 @@ fn play(steps: &[Step], quiet: bool) -> (Play, Receiver) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A receiver that follows the messages, and drops ids that it knows, ends with what is open.
+    /// A receiver that follows the messages, and drops ids that it knows, knows exactly the open conditions at the end.
     #[test]
     fn nothing_is_lost(steps in proptest::collection::vec(step(), 0..60), quiet in any::<bool>()) {
         let (play, receiver) = play(&steps, quiet);
