@@ -128,8 +128,8 @@ impl HungRow {
     fn of_node((node, comment): &(String, String), now: u64) -> Vec<HungRow> {
         let mut all = HangNote::all(comment);
         all.retain(|one| one.counts(now));
-        let is_ended = |job| all.iter().any(|one| one.job == job && one.stage == HangStage::Ended);
-        let is_shown = |one: &&HangNote| one.stage == HangStage::Ended || !is_ended(one.job);
+        let is_ended = |job| all.iter().any(|one| one.job == job && one.stage.was_ended());
+        let is_shown = |one: &&HangNote| one.stage.was_ended() || !is_ended(one.job);
         let row = |one: &HangNote| HungRow {
             job: one.job,
             node: node.clone(),
@@ -144,6 +144,7 @@ impl HungRow {
             HangStage::Hangs => "hangs",
             HangStage::Storage => "waits for storage",
             HangStage::Ended => "hung, and was ended",
+            HangStage::Restarted => "hung, was ended, and was started again",
         };
         vec![self.job.to_string(), self.node.clone(), shown_time(Some(self.time)), what.to_owned()]
     }

@@ -34,6 +34,8 @@ enum Stage {
 pub(crate) struct Ending {
     stage: Stage,
     worker: Option<JoinHandle<Result<(), String>>>,
+    /// The hang whose steps were ended last, and the start of `railgate launch` that they belonged to.
+    ended: Option<(HungJob, u32)>,
 }
 
 /// A hang whose steps are to be ended.
@@ -48,6 +50,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) waits: bool,
     /// The step of the ranks.
     pub(crate) step: &'a str,
+    /// Their start under `railgate launch`.
+    pub(crate) start: u32,
     /// The job's own log.
     pub(crate) log: Option<PathBuf>,
 }
@@ -118,11 +122,16 @@ impl Ending {
                 } else {
                     let step = wish.step.to_owned();
                     self.stage = Stage::Done;
-                    self.work(mine, move || hung.end(&step, true));
+                    self.work(mine, move || hung.kill(&step));
                 }
             }
             (Stage::Done, Some(_)) => self.stage = Stage::Done,
             (Stage::Idle | Stage::Ending(..) | Stage::Done, None) => {}
+        }
+        if self.worker.is_none()
+            && let Some((hung, _)) = self.ended.take_if(|(_, start)| wish.start > *start)
+        {
+            self.work(mine, move || hung.restarted());
         }
         Told::Nothing
     }
@@ -131,18 +140,13 @@ impl Ending {
     pub(crate) fn begin(&mut self, mine: &Mine, wish: &Wish<'_>, hang: &Hang, now: UnixMillis) {
         let Stage::Announced(hung) = std::mem::take(&mut self.stage) else { return };
         self.stage = Stage::Ending(hung.clone(), now);
+        self.ended = Some((hung.clone(), wish.start));
         let (step, log) = (wish.step.to_owned(), wish.log.clone());
         let (done, not_done) = lines(&mine.report.node, mine.job, hang, wish.whose);
         let end = move || {
-            let ended = hung.permit().and_then(|()| {
+            let ended = hung.clone().permit().and_then(|permit| {
                 tell(&hung, log.as_ref(), &done);
-                let ended = hung.end(&step, false);
-                if ended.is_err()
-                    && let Err(why) = hung.announce()
-                {
-                    tracing::info!(job = hung.job.id, "guard: the job stays counted as ended: {why}");
-                }
-                ended
+                permit.end(&step)
             });
             if let Err(why) = &ended {
                 tell(&hung, log.as_ref(), &not_done.replace("WHY", why));

@@ -105,8 +105,8 @@ impl Guarding {
             self.record(mine, &news, outputs.log());
         }
         if self.config.mode == GuardMode::End {
-            let step = of_step.values().flatten().next().map_or("", |one| one.step.as_str());
-            self.end(mine, step, sample.end(), outputs.log());
+            let rank = of_step.values().flatten().next().copied();
+            self.end(mine, rank, sample.end(), outputs.log());
         }
         soon
     }
@@ -116,15 +116,16 @@ impl Guarding {
         self.guard.as_ref()?.open()
     }
 
-    /// Ends the steps of a job that hangs for long enough.
-    fn end(&mut self, mine: &Mine, step: &str, now: UnixMillis, log: Option<PathBuf>) {
+    /// Ends the step of this rank if the job hangs for long enough.
+    fn end(&mut self, mine: &Mine, rank: Option<&TaskRank>, now: UnixMillis, log: Option<PathBuf>) {
         let Some(guard) = &mut self.guard else { return };
         let (whose, storage) = match self.choice {
             Some(choice) => ("--railgate-hang=end", choice.after.is_some()),
             None => ("[guard] mode = \"end\"", false),
         };
         let waits = guard.is_suspicious(now);
-        let wish = Wish { config: &self.config, whose, storage, waits, step, log };
+        let (step, start) = rank.map_or(("", 0), |rank| (rank.step.as_str(), rank.start_number));
+        let wish = Wish { config: &self.config, whose, storage, waits, step, start, log };
         let hang = guard.open().cloned();
         let act = match self.ending.step(mine, &wish, hang.as_ref(), now) {
             Told::Nothing => return,

@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use railgate_child::{Task, ask, become_user};
-use railgate_fsutil::write_whole;
+use railgate_fsutil::{FileLock, write_whole};
 use railgate_guard::{GuardConfig, GuardMode};
 use railgate_model::{Job, UnixMillis};
 use railgate_rundir::{HangChoice, HangThen};
-use railgate_slurm::{Acting, Client, Env, HangLimits, HangNote, HangStage};
+use railgate_slurm::{Acting, Client, Env, HangChange, HangLimits, HangNote, HangStage, SlurmError};
 use serde::{Deserialize, Serialize};
 
 use crate::{Config, Loaded, Places, acting, node_name, now};
@@ -20,6 +20,10 @@ const END: &str = "end-hung-steps";
 pub(crate) const TASKS: [Task; 3] = [Task::new(NOTE, note), Task::new(PERMIT, permit), Task::new(END, end)];
 /// Some commands of Slurm, each with `[slurm] timeout`.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// A signal is sent again until Slurm answers, for this time.
+const SENDS: Duration = Duration::from_secs(40);
+const PAUSE: Duration = Duration::from_secs(1);
+const COUNTED: &str = "the job stays counted as ended, because it hung";
 
 /// The configuration of the guard for a job whose owner chose this. A site that has turned the guard off keeps it off.
 #[must_use]
@@ -54,6 +58,13 @@ struct Steps {
     kill: bool,
 }
 
+/// Whether Slurm has taken a signal. That it did not answer is an error.
+#[derive(Debug, Serialize, Deserialize)]
+enum Sent {
+    Sent,
+    Refused(String),
+}
+
 impl HungJob {
     fn named(&self) -> HangNote {
         let stage = if self.storage { HangStage::Storage } else { HangStage::Hangs };
@@ -65,19 +76,27 @@ impl HungJob {
     /// # Errors
     /// In words: slurmctld does not answer, or the node has a Slurm comment of the site's own.
     pub fn announce(&self) -> Result<(), String> {
-        self.note(&[self.named()])
+        self.note(HangChange::Hangs(self.named()))
     }
 
-    /// Removes the hang from the count: work went on.
+    /// Removes the hang from the count: the ranks work.
     ///
     /// # Errors
     /// As [`HungJob::announce`].
     pub fn withdraw(&self) -> Result<(), String> {
-        self.note(&[])
+        self.note(HangChange::Over { job: self.job.id })
     }
 
-    fn note(&self, notes: &[HangNote]) -> Result<(), String> {
-        let order = serde_json::to_vec(&(&self.node, self.job.id, notes)).map_err(|why| why.to_string())?;
+    /// The steps were ended, and the job has been started again in its allocation: how it ends has other reasons.
+    ///
+    /// # Errors
+    /// As [`HungJob::announce`].
+    pub fn restarted(&self) -> Result<(), String> {
+        self.note(HangChange::Restarted { job: self.job.id })
+    }
+
+    fn note(&self, change: HangChange) -> Result<(), String> {
+        let order = serde_json::to_vec(&(&self.node, change)).map_err(|why| why.to_string())?;
         ask(NOTE, &order, DEADLINE).map(drop)
     }
 
@@ -85,25 +104,64 @@ impl HungJob {
     ///
     /// # Errors
     /// Why not, in words: a switch or a limit forbids it, or nothing could be counted.
-    pub fn permit(&self) -> Result<(), String> {
-        let order = serde_json::to_vec(self).map_err(|why| why.to_string())?;
-        ask(PERMIT, &order, DEADLINE).map(drop)
+    pub fn permit(self) -> Result<Permit, String> {
+        let order = serde_json::to_vec(&self).map_err(|why| why.to_string())?;
+        let reply = ask(PERMIT, &order, DEADLINE)?;
+        let ended = serde_json::from_slice(&reply).map_err(|why| why.to_string())?;
+        Ok(Permit { hung: self, ended })
     }
 
-    /// Ends a step as the job's owner, with SIGTERM, or with SIGKILL if `kill` is set. Of a program that the batch script starts without
-    /// srun the script is ended.
+    /// Ends a step with SIGKILL, after [`Permit::end`].
     ///
     /// # Errors
     /// In words.
-    pub fn end(&self, step: &str, kill: bool) -> Result<(), String> {
+    pub fn kill(&self, step: &str) -> Result<(), String> {
+        match self.signal(step, true)? {
+            Sent::Sent => Ok(()),
+            Sent::Refused(why) => Err(why),
+        }
+    }
+
+    fn signal(&self, step: &str, kill: bool) -> Result<Sent, String> {
         let steps = Steps { job: self.job.clone(), step: step.to_owned(), kill };
         let order = serde_json::to_vec(&steps).map_err(|why| why.to_string())?;
-        ask(END, &order, DEADLINE).map(drop)
+        let reply = ask(END, &order, DEADLINE)?;
+        serde_json::from_slice(&reply).map_err(|why| why.to_string())
+    }
+}
+
+/// Permission to end the steps of a job. The job is counted as ended.
+#[derive(Debug)]
+pub struct Permit {
+    hung: HungJob,
+    ended: HangNote,
+}
+
+impl Permit {
+    /// Ends a step as the job's owner, with SIGTERM. Of a program that the batch script starts without srun the script is ended.
+    ///
+    /// # Errors
+    /// In words. If Slurm has refused the signal, the job no longer counts as ended. If it did not answer, the step may end.
+    pub fn end(&self, step: &str) -> Result<(), String> {
+        let unknown = "; the step may end nevertheless, and the job counts as ended";
+        match self.hung.signal(step, false).map_err(|why| format!("{why}{unknown}"))? {
+            Sent::Sent => Ok(()),
+            Sent::Refused(why) => {
+                if let Err(stays) = self.hung.note(HangChange::NotEnded(self.ended)) {
+                    tracing::warn!(job = self.hung.job.id, "{COUNTED}: {stays}");
+                }
+                Err(why)
+            }
+        }
     }
 }
 
 /// In the directory of runs: this node's Slurm comment has had an entry about a hang.
 const NOTED: &str = "hang-noted";
+/// In the same directory: held while the comment is read and written.
+const LOCK: &str = "hang-noted.lock";
+/// Longer than the two commands of another child usually take.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
 
 /// Removes entries that no longer count from the Slurm comment of this node. A node without any asks slurmctld nothing.
 pub(crate) fn forget_old(config: &Config, places: &Places, env: &Env, node: &str, until: Instant) {
@@ -114,7 +172,7 @@ pub(crate) fn forget_old(config: &Config, places: &Places, env: &Env, node: &str
         return;
     }
     let client = Client::new(&config.slurm, env).until(until);
-    match client.note_hang(node, 0, &[], now() / 1000) {
+    match change(places, &client, node, &HangChange::Age, Duration::ZERO) {
         Ok(()) => {
             let _ = std::fs::remove_file(&marker);
         }
@@ -122,20 +180,25 @@ pub(crate) fn forget_old(config: &Config, places: &Places, env: &Env, node: &str
     }
 }
 
-/// Replaces the entries of a job in this node's comment.
-fn put_note(
+/// Changes the entries in this node's comment, one process of the node at a time.
+fn change(
     places: &Places,
     client: &Client,
     node: &str,
-    job: u32,
-    notes: &[HangNote],
+    change: &HangChange,
+    wait: Duration,
 ) -> Result<(), String> {
-    if !notes.is_empty()
-        && let Err(why) = write_whole(&places.run.join(NOTED), b"", 0o600)
-    {
-        tracing::info!(job, "{NOTED}: {why}: the entry about the hang stays in the node's comment");
+    let path = places.run.join(LOCK);
+    let _lock = FileLock::take(&path, wait).map_err(|why| format!("{}: {why}", path.display()))?;
+    client.note_hang(node, change, now() / 1000)
+}
+
+/// The same, and records that the comment may have entries.
+fn put_note(places: &Places, client: &Client, node: &str, entries: &HangChange) -> Result<(), String> {
+    if let Err(why) = write_whole(&places.run.join(NOTED), b"", 0o600) {
+        tracing::info!("{NOTED}: {why}: an entry about a hang stays in the node's comment");
     }
-    client.note_hang(node, job, notes, now() / 1000)
+    change(places, client, node, entries, LOCK_WAIT)
 }
 
 fn loaded() -> Result<(Places, Config, Client), String> {
@@ -147,13 +210,13 @@ fn loaded() -> Result<(Places, Config, Client), String> {
 }
 
 fn note(input: &[u8]) -> Result<Vec<u8>, String> {
-    let (node, job, notes): (String, u32, Vec<HangNote>) =
+    let (node, change): (String, HangChange) =
         serde_json::from_slice(input).map_err(|why| why.to_string())?;
     let (places, config, client) = loaded()?;
     if let Acting::Forbidden(why) = acting(&config, &places) {
         return Err(why);
     }
-    put_note(&places, &client, &node, job, &notes).map(|()| Vec::new())
+    put_note(&places, &client, &node, &change).map(|()| Vec::new())
 }
 
 fn permit(input: &[u8]) -> Result<Vec<u8>, String> {
@@ -162,23 +225,24 @@ fn permit(input: &[u8]) -> Result<Vec<u8>, String> {
     if let Acting::Forbidden(why) = acting(&config, &places) {
         return Err(why);
     }
-    let (job, time) = (hung.job.id, now() / 1000);
-    let mine = HangNote { time, job, stage: HangStage::Ended };
-    put_note(&places, &client, &hung.node, job, &[hung.named(), mine])?;
+    let ended = HangNote { time: now() / 1000, job: hung.job.id, stage: HangStage::Ended };
     let limits = HangLimits { per_hour: config.guard.max_per_hour, at_once: config.guard.max_at_once };
-    let permitted = match client.comments() {
-        Ok(all) => {
-            let notes: Vec<HangNote> = all.iter().flat_map(|(_, comment)| HangNote::all(comment)).collect();
-            mine.may_end(&notes, limits)
-        }
-        Err(why) => Err(format!("the jobs that hang in the cluster could not be counted: {why}")),
-    };
+    let permitted = put_note(&places, &client, &hung.node, &HangChange::Ends(hung.named(), ended))
+        .and_then(|()| count(&client, ended, limits));
     if permitted.is_err()
-        && let Err(why) = put_note(&places, &client, &hung.node, job, &[hung.named()])
+        && let Err(stays) = put_note(&places, &client, &hung.node, &HangChange::NotEnded(ended))
     {
-        tracing::warn!(job, "the job stays counted as ended, because it hung: {why}");
+        tracing::warn!(job = hung.job.id, "{COUNTED}: {stays}");
     }
-    permitted.map(|()| Vec::new())
+    permitted.and_then(|()| serde_json::to_vec(&ended).map_err(|why| why.to_string()))
+}
+
+fn count(client: &Client, ended: HangNote, limits: HangLimits) -> Result<(), String> {
+    let comments = client
+        .comments()
+        .map_err(|why| format!("the jobs that hang in the cluster could not be counted: {why}"))?;
+    let notes: Vec<HangNote> = comments.iter().flat_map(|(_, comment)| HangNote::all(comment)).collect();
+    ended.may_end(&notes, limits)
 }
 
 fn end(input: &[u8]) -> Result<Vec<u8>, String> {
@@ -187,19 +251,64 @@ fn end(input: &[u8]) -> Result<Vec<u8>, String> {
     let (_, _, client) = loaded()?;
     become_user(steps.job.uid, steps.job.gid, &[]).map_err(|why| why.to_string())?;
     let step = steps.step.parse().ok();
-    let send = |signal| client.signal(steps.job.id, step, signal).map_err(|why| why.to_string());
-    if steps.kill {
-        return send("KILL").map(|()| Vec::new());
+    let send = |signal| client.signal(steps.job.id, step, signal);
+    let sent = if steps.kill {
+        until_answered(SENDS, || send("KILL"))
+    } else {
+        let sent = until_answered(SENDS, || send("TERM"));
+        if matches!(sent, Ok(Sent::Sent)) {
+            // A stopped process receives it only when it runs. If it ended at once, there is nothing left to be continued.
+            let _ = send("CONT");
+        }
+        sent
+    };
+    serde_json::to_vec(&sent?).map_err(|why| why.to_string())
+}
+
+/// Sends a signal until Slurm answers. After a try without an answer a refusal is no refusal: that signal may have ended the step.
+fn until_answered(time: Duration, send: impl Fn() -> Result<(), SlurmError>) -> Result<Sent, String> {
+    let until = Instant::now() + time;
+    let mut is_first = true;
+    loop {
+        match send() {
+            Ok(()) => return Ok(Sent::Sent),
+            Err(why) if !why.no_answer() && is_first => return Ok(Sent::Refused(why.to_string())),
+            Err(why) if !why.no_answer() => return Ok(Sent::Sent),
+            Err(why) if Instant::now() >= until => return Err(why.to_string()),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+        is_first = false;
     }
-    send("TERM")?;
-    // A stopped process receives it only when it runs. If this one ended at once, there is nothing left to be continued.
-    let _ = send("CONT");
-    Ok(Vec::new())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    fn silent() -> Result<(), SlurmError> {
+        Err(SlurmError::Silent { what: "scancel".to_owned(), after: Duration::from_secs(5) })
+    }
+
+    fn refused() -> Result<(), SlurmError> {
+        let said = "scancel: error: Kill job error on job step id 7.0: Invalid job id specified".to_owned();
+        Err(SlurmError::Refused { what: "scancel".to_owned(), said })
+    }
+
+    #[test]
+    fn a_step_that_may_have_received_the_signal_is_not_called_running() {
+        let with = |answers: Vec<Result<(), SlurmError>>| {
+            let answers = RefCell::new(answers.into_iter());
+            until_answered(Duration::ZERO, || answers.borrow_mut().next().unwrap_or_else(silent))
+        };
+        assert!(matches!(with(vec![Ok(())]), Ok(Sent::Sent)));
+        assert!(matches!(with(vec![refused()]), Ok(Sent::Refused(why)) if why.contains("Invalid job id")));
+        assert!(with(vec![]).is_err());
+        let answers = RefCell::new(vec![refused(), silent()]);
+        let sent = until_answered(SENDS, || answers.borrow_mut().pop().unwrap_or(Ok(())));
+        assert!(matches!(sent, Ok(Sent::Sent)), "{sent:?}");
+    }
 
     #[test]
     fn the_owner_chooses_what_follows_unless_the_site_has_turned_the_guard_off() {

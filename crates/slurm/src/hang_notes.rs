@@ -4,7 +4,8 @@
 //! A node whose guard is to end a job counts all such jobs in the cluster first. Only root, SlurmUser and operators can write a node's comment, and
 //! slurmctld keeps it, so no user can forge or hide an entry. slurmctld has no compare-and-swap: a node writes that it ends the
 //! job, then counts, and takes it back if earlier ones have used up the limit. All nodes use the same order (time, then job). The
-//! controller's program reads from the same entry that the guard ended the job, and not its owner.
+//! controller's program reads from the same entry that the guard ended the job, and not its owner; so does `railgate launch`.
+//! Nothing but time and that retraction removes such an entry: a later hang of the same job does not replace it.
 //!
 //! A comment that railgate did not write is never changed; such a node ends no job.
 
@@ -46,6 +47,8 @@ pub enum HangStage {
     Hangs,
     /// The guard ends its steps.
     Ended,
+    /// The guard has ended its steps, and `railgate launch` has started it again in the same allocation.
+    Restarted,
 }
 
 impl HangStage {
@@ -54,7 +57,13 @@ impl HangStage {
             HangStage::Storage => "storage",
             HangStage::Hangs => "hangs",
             HangStage::Ended => "ended",
+            HangStage::Restarted => "restarted",
         }
+    }
+
+    /// Whether the guard has ended the job's steps. Such entries count for the limit.
+    pub fn was_ended(self) -> bool {
+        matches!(self, HangStage::Ended | HangStage::Restarted)
     }
 }
 
@@ -86,7 +95,7 @@ impl HangNote {
     fn parse(text: &str) -> Option<HangNote> {
         let mut words = text.split_whitespace();
         let (job, stage, at) = (words.next()?, words.next()?, words.next()?);
-        let all = [HangStage::Storage, HangStage::Hangs, HangStage::Ended];
+        let all = [HangStage::Storage, HangStage::Hangs, HangStage::Ended, HangStage::Restarted];
         Some(HangNote {
             time: at.strip_suffix('Z').and_then(time)?,
             job: job.parse().ok()?,
@@ -108,10 +117,10 @@ impl HangNote {
         let others = |notes: &mut dyn Iterator<Item = &HangNote>| {
             notes.map(|one| one.job).filter(|job| *job != self.job).collect::<BTreeSet<u32>>().len()
         };
-        let own = all.iter().filter(|one| one.job == self.job && one.stage != HangStage::Ended);
+        let own = all.iter().filter(|one| one.job == self.job && !one.stage.was_ended());
         let own = own.min().unwrap_or(self);
         // Named at nearly the same time, however long ago that is: jobs that hang together are left alone together.
-        let near = |one: &&HangNote| one.stage != HangStage::Ended && one.time.abs_diff(own.time) <= AT_ONCE;
+        let near = |one: &&HangNote| !one.stage.was_ended() && one.time.abs_diff(own.time) <= AT_ONCE;
         let at_once = others(&mut all.iter().filter(near));
         if at_once >= limits.at_once.try_into().unwrap_or(usize::MAX) {
             return Err(format!(
@@ -126,9 +135,7 @@ impl HangNote {
             return Err(format!("it waits for storage, and so do {storage} other jobs"));
         }
         let before = |one: &&HangNote| {
-            one.stage == HangStage::Ended
-                && one.counts(self.time)
-                && (one.time, one.job) < (self.time, self.job)
+            one.stage.was_ended() && one.counts(self.time) && (one.time, one.job) < (self.time, self.job)
         };
         let ended = others(&mut all.iter().filter(before));
         if ended >= limits.per_hour.try_into().unwrap_or(usize::MAX) {
@@ -141,33 +148,75 @@ impl HangNote {
     }
 }
 
-/// The comment with these changes, without old entries. `None`: it is not railgate's, and stays.
-fn changed(comment: &str, job: u32, notes: &[HangNote], now: UnixSeconds) -> Option<String> {
+/// A change to the entries of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum HangChange {
+    /// The job hangs.
+    Hangs(HangNote),
+    /// The guard ends the job's steps: the hang, and this.
+    Ends(HangNote, HangNote),
+    /// The guard has not ended the steps after all: this entry is removed.
+    NotEnded(HangNote),
+    /// The job's ranks work.
+    Over {
+        /// Job id.
+        job: u32,
+    },
+    /// The job was started again after its steps were ended.
+    Restarted {
+        /// Job id.
+        job: u32,
+    },
+    /// Only entries that no longer count are removed.
+    Age,
+}
+
+impl HangChange {
+    fn make(&self, all: &mut Vec<HangNote>) {
+        let forget = |all: &mut Vec<HangNote>, job| all.retain(|one| one.job != job || one.stage.was_ended());
+        match self {
+            HangChange::Hangs(hang) => {
+                forget(all, hang.job);
+                all.push(*hang);
+            }
+            HangChange::Ends(hang, end) => {
+                forget(all, hang.job);
+                all.extend([*hang, *end]);
+            }
+            HangChange::NotEnded(end) => all.retain(|one| one != end),
+            HangChange::Over { job } => forget(all, *job),
+            HangChange::Restarted { job } => {
+                forget(all, *job);
+                for one in all.iter_mut().filter(|one| one.job == *job) {
+                    one.stage = HangStage::Restarted;
+                }
+            }
+            HangChange::Age => {}
+        }
+    }
+}
+
+/// The comment with this change, without old entries. `None`: it is not railgate's, and stays.
+fn changed(comment: &str, change: &HangChange, now: UnixSeconds) -> Option<String> {
     if !comment.is_empty() && !comment.starts_with(NOTE) {
         return None;
     }
     let mut all = HangNote::all(comment);
-    all.retain(|one| one.job != job && one.counts(now));
-    all.extend(notes);
+    all.retain(|one| one.counts(now));
+    change.make(&mut all);
     let from = all.len().saturating_sub(MOST);
     let list: Vec<String> = all.iter().skip(from).map(HangNote::to_string).collect();
     Some(if list.is_empty() { String::new() } else { format!("{NOTE}{}", list.join(", ")) })
 }
 
 impl Client {
-    /// Replaces the entries of a job in a node's comment, and drops those older than an hour.
+    /// Changes the entries in a node's comment, and drops those older than an hour.
     ///
     /// # Errors
     /// In words: slurmctld does not answer, or the node has a comment that is not about hangs.
-    pub fn note_hang(
-        &self,
-        node: &str,
-        job: u32,
-        notes: &[HangNote],
-        now: UnixSeconds,
-    ) -> Result<(), String> {
+    pub fn note_hang(&self, node: &str, change: &HangChange, now: UnixSeconds) -> Result<(), String> {
         let comment = self.node(node).map_err(|why| why.to_string())?.comment;
-        let text = changed(&comment, job, notes, now).ok_or_else(|| {
+        let text = changed(&comment, change, now).ok_or_else(|| {
             format!("the Slurm comment of {node} is in use: '{}'", railgate_text::clip(&comment, 60))
         })?;
         if text == comment {
@@ -191,22 +240,38 @@ mod tests {
 
     #[test]
     fn entries_survive_a_round_trip_and_foreign_comments_stay() {
-        let first = changed("", 7, &[note(7, HangStage::Hangs, 0)], NOW).unwrap();
+        let first = changed("", &HangChange::Hangs(note(7, HangStage::Hangs, 0)), NOW).unwrap();
         assert_eq!(first, "railgate: hangs: 7 hangs 2026-11-21T00:59:59Z");
-        let second =
-            changed(&first, 9, &[note(9, HangStage::Storage, 0), note(9, HangStage::Ended, 0)], NOW).unwrap();
+        let mine = note(9, HangStage::Ended, 0);
+        let second = changed(&first, &HangChange::Ends(note(9, HangStage::Storage, 0), mine), NOW).unwrap();
         assert_eq!(HangNote::all(&second).iter().map(|one| one.job).collect::<Vec<_>>(), [7, 9, 9]);
-        assert_eq!(changed(&second, 9, &[], NOW).unwrap(), first);
-        assert_eq!(changed(&second, 9, &[], NOW + 3601).unwrap(), "");
+        let without = changed(&second, &HangChange::NotEnded(mine), NOW).unwrap();
+        assert_eq!(changed(&without, &HangChange::Over { job: 9 }, NOW).unwrap(), first);
+        assert_eq!(changed(&second, &HangChange::Age, NOW + 3601).unwrap(), "");
         for foreign in ["rack 7", "railgate: unfit, not drained (breaker): x", "railgate: hangs"] {
-            assert_eq!(changed(foreign, 7, &[], NOW), None, "{foreign}");
+            assert_eq!(changed(foreign, &HangChange::Over { job: 7 }, NOW), None, "{foreign}");
         }
         let broken = "railgate: hangs: 7 hangs, 8 ended 2026-11-21T00:59:59Z, x ended 2026-11-21T00:59:59Z, 9 runs -, ";
         assert_eq!(HangNote::all(broken), [note(8, HangStage::Ended, 0)]);
         let many = (1..=20).fold(String::new(), |text, job| {
-            changed(&text, job, &[note(job, HangStage::Ended, 0)], NOW).unwrap()
+            changed(&text, &HangChange::Hangs(note(job, HangStage::Hangs, 0)), NOW).unwrap()
         });
         assert!(HangNote::all(&many).len() == MOST && many.len() < 512, "{many}");
+    }
+
+    #[test]
+    fn the_entry_of_a_job_that_was_ended_stays_whatever_the_job_does_next() {
+        let (hang, end) = (note(7, HangStage::Hangs, 60), note(7, HangStage::Ended, 30));
+        let ended = changed("", &HangChange::Ends(hang, end), NOW).unwrap();
+        for change in [HangChange::Over { job: 7 }, HangChange::Hangs(note(7, HangStage::Hangs, 0))] {
+            let notes = HangNote::all(&changed(&ended, &change, NOW).unwrap());
+            assert!(notes.contains(&end) && !notes.contains(&hang), "{change:?}: {notes:?}");
+        }
+        let restarted = changed(&ended, &HangChange::Restarted { job: 7 }, NOW).unwrap();
+        assert_eq!(HangNote::all(&restarted), [note(7, HangStage::Restarted, 30)]);
+        // It counts for the limit as before.
+        let used = [note(8, HangStage::Restarted, 700), note(9, HangStage::Ended, 700)];
+        assert!(note(10, HangStage::Ended, 0).may_end(&used, HangLimits { per_hour: 2, ..LIMITS }).is_err());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) fn gather(call: &Call, job: &[JobState]) -> Gathered {
     let states = states(call, &mut found.problems);
     let start = job.first().and_then(|job| job.start);
     let ids: Vec<u32> = job.iter().map(|job| job.id).collect();
-    found.hung_on = hung_on(&states, &ids, job.first().and_then(|job| job.end));
+    found.hung_on = job.first().and_then(|leader| hung_on(&states, &ids, leader));
     let mut shared: HashSet<String> = HashSet::new();
     for state in &states {
         let item = from_reason(state, &ids, start);
@@ -134,12 +134,13 @@ pub(crate) fn states_of(call: &Call, nodelist: &str, problems: &mut Vec<String>)
     })
 }
 
-/// The first node whose guard ended the job, shortly before its end. Only root and SlurmUser write comments of nodes.
-pub(crate) fn hung_on(states: &[NodeState], ids: &[u32], end: Option<u64>) -> Option<String> {
+/// The first node whose guard ended this attempt of the job, shortly before its end. Only root and SlurmUser write comments of nodes.
+pub(crate) fn hung_on(states: &[NodeState], ids: &[u32], job: &JobState) -> Option<String> {
     let ended_it = |note: &HangNote| {
         note.stage == HangStage::Ended
             && ids.contains(&note.job)
-            && end.is_none_or(|end| (note.time..=note.time + ENDS_WITHIN).contains(&(end + SECOND)))
+            && job.start.is_none_or(|start| note.time + SECOND >= start)
+            && job.end.is_none_or(|end| (note.time..=note.time + ENDS_WITHIN).contains(&(end + SECOND)))
     };
     let mut by = states.iter().filter(|state| HangNote::all(&state.comment).iter().any(ended_it));
     by.next().map(|state| state.name.clone())

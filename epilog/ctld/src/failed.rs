@@ -188,7 +188,7 @@ fn after_signal(call: &Call, job: &[JobState], why: String) -> Result<(), String
     }
     let ids: Vec<u32> = job.iter().map(|job| job.id).collect();
     let mut problems = Vec::new();
-    match hung_on(&states(call, &mut problems), &ids, leader.end) {
+    match hung_on(&states(call, &mut problems), &ids, leader) {
         Some(_) => Ok(()),
         None => Err(why),
     }
@@ -319,8 +319,14 @@ mod tests {
                 ledger[0].blamed.is_empty() && ledger[0].why.starts_with("hung, ended by the guard of n1")
             );
         }
-        // Named and not ended; ended long before; another signal; no consent.
-        let scene = hung("15", "hangs");
+        // Named and not ended; ended and started again in the allocation; ended long before; an earlier attempt; no consent.
+        for (status, stage) in [("15", "hangs"), ("256", "restarted")] {
+            let scene = hung(status, stage);
+            handle(&scene.call());
+            assert!(scene.changes().is_empty(), "{stage}");
+        }
+        let scene = hung("256", "ended");
+        scene.jobs(&[job(&[("StartTime", "2026-11-21T01:09:55")])]);
         handle(&scene.call());
         assert!(scene.changes().is_empty());
         let scene = hung("36608", "ended");

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, Job};
+use railgate_tests::hang::RANK;
 use railgate_tests::poll;
+
+use crate::guard::{CONFIG, with_gpm};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A rank writes where it runs, waits for `/shared/go`, and then does what `/shared/RANK.START` holds, if that exists.
@@ -128,6 +131,43 @@ fn a_spare_takes_the_place_of_a_node_that_is_cut_off() -> Result<()> {
         poll::until(MINUTE, "the ranks of the first start to end on gn3", || {
             Ok((processes()?.stdout.trim() == "0").then_some(()))
         })
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_hang_that_the_guard_ends_is_started_again_and_its_unfit_node_left_out() -> Result<()> {
+    let builder = Builder::new(6).config(CONFIG)?.file("/usr/local/bin/rank", RANK);
+    builder.test(|cluster| {
+        with_gpm(cluster)?;
+        let submit = |nodes: &str, play: &str| {
+            let words = ["-N3", "-w", nodes, "--ntasks-per-node=2", "--gres=gpu:2", "-o", "log.%j"];
+            let words = [&words[..], &["--railgate-hang=end,after=30s", "--railgate-requeue=auto"]].concat();
+            let user = cluster.alice().env("PLAY", play).env("QUIT", "3").env("WORK_S", "9");
+            user.sbatch(&words, "railgate launch --spares 1 -- srun --label rank")
+        };
+        let left = submit("gn[1-3]", "leaves")?;
+        let stopped = submit("gn[4-6]", "stops")?;
+        let log = |id: u32| cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default();
+        poll::until(2 * MINUTE, "the ranks to work", || {
+            Ok(log(stopped).contains("rank 3 at work, attempt 0").then_some(()))
+        })?;
+        // A GPU of the node that the job does not use.
+        cluster.hardware("gn5")?.inject("gpu-lost@3")?;
+        for (id, restarted) in
+            [(left, "the job hung, and the guard ended it"), (stopped, "gn5 is left out: ")]
+        {
+            cluster.wait_job(id, &["COMPLETED"], 4 * MINUTE).with_context(|| log(id))?;
+            let log = log(id);
+            assert!(log.contains(restarted) && log.contains("rank 3 at work, attempt 1"), "{log}");
+            assert!(!log.contains("start 2 on"), "{log}");
+        }
+        let report = cluster.alice().run(&["railgate", "report", &stopped.to_string()])?.ok()?;
+        assert!(
+            report.contains("START    start 0 at ") && report.contains("gn6 takes the place of gn5"),
+            "{report}"
+        );
+        Ok(())
     })
 }
 
