@@ -21,14 +21,15 @@ const SLURM: [&str; 8] = ["22.05", "23.02", "23.11", "24.05", "24.11", "25.05", 
 const NCCL: [&str; 2] = ["nccl-env-railgate", "nccl-profiler-railgate"];
 /// glibc of CentOS 7, the oldest supported container image.
 const NCCL_GLIBC: &str = "2.17";
-const PROGRAMS: [&str; 7] = [
-    "railgate-cli",
-    "railgate-prolog",
-    "railgate-epilog",
-    "railgate-epilog-ctld",
-    "railgate-fleet-program",
-    "railgate-gpu-selftest",
-    "railgate-sampler",
+/// Packages of the workspace, and the programs that they build.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("railgate-cli", "railgate"),
+    ("railgate-prolog", "railgate-prolog"),
+    ("railgate-epilog", "railgate-epilog"),
+    ("railgate-epilog-ctld", "railgate-epilog-ctld"),
+    ("railgate-fleet-program", "railgate-fleet"),
+    ("railgate-gpu-selftest", "railgate-gpu-selftest"),
+    ("railgate-sampler", "railgate-sampler"),
 ];
 /// glibc of RHEL 8, the oldest supported host.
 const GLIBC: &str = "2.28";
@@ -256,10 +257,9 @@ fn compile(builder: &Builder, built: &Path) -> Result<(u32, u32)> {
         Ok(())
     };
     println!("building the programs");
-    let place = builder.build(&PROGRAMS, GLIBC, None)?;
-    for package in PROGRAMS {
-        let name = if package == "railgate-cli" { "railgate" } else { package };
-        take(&place, name, name, GLIBC)?;
+    let place = builder.build(&PROGRAMS.map(|(package, _)| package), GLIBC, None)?;
+    for (_, program) in PROGRAMS {
+        take(&place, program, program, GLIBC)?;
     }
     println!("building the NCCL plugins");
     let place = builder.build(&NCCL, NCCL_GLIBC, None)?;
