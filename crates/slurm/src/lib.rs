@@ -36,7 +36,7 @@ pub use drain::{Acting, DrainDesk, DrainOutcome, Pending, Stage};
 pub use env::{
     Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, cpus_of_node, job_from_env, node_name,
 };
-pub use hang_notes::{HangLimits, HangNote, HangStage};
+pub use hang_notes::{HangChange, HangLimits, HangNote, HangStage};
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
 pub use ledger_tail::{Appended, LedgerMarks};
 pub use let_through::LetThrough;
