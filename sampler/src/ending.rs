@@ -8,11 +8,11 @@ use railgate_guard::GuardConfig;
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::clock;
 use railgate_node_report::{Hang, HangKind};
-use railgate_runner::{HungJob, append_to_log};
+use railgate_runner::{HangEnd, HungJob, append_to_log};
 
 use crate::run::Mine;
 
-/// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default.
+/// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default, and from there until the step counts as not ended.
 const KILL_AFTER: Duration = Duration::from_secs(30);
 
 /// What to do with a hang, in the order of time.
@@ -23,10 +23,23 @@ enum Stage {
     Idle,
     /// Other nodes know of it.
     Announced(HungJob),
-    /// The steps are being ended, since this time.
-    Ending(HungJob, UnixMillis),
+    /// The steps are being ended.
+    Ending(Attempt),
     /// Nothing more is done about it.
     Done,
+}
+
+/// An attempt to end a step.
+#[derive(Debug)]
+struct Attempt {
+    end: HangEnd,
+    step: String,
+    /// When the last signal was sent.
+    since: UnixMillis,
+    /// It was SIGKILL.
+    killed: bool,
+    /// For the job's log, with `WHY` for the reason.
+    not_ended: String,
 }
 
 /// Ends steps, in a thread that sleeps while its children ask Slurm.
@@ -110,20 +123,32 @@ impl Ending {
                     return Told::Due;
                 }
             }
-            (Stage::Ending(..), _) if matches!(answer, Some(Err(_))) => {
+            (Stage::Ending(_), _) if matches!(answer, Some(Err(_))) => {
                 self.stage = Stage::Done;
                 let why = answer.and_then(Result::err).unwrap_or_default();
                 tracing::warn!(job = mine.job, "guard: the steps are not ended: {why}");
                 return Told::NotEnded(why);
             }
-            (Stage::Ending(hung, since), Some(_)) => {
-                if now.saturating_sub(since) < millis(KILL_AFTER) {
-                    self.stage = Stage::Ending(hung, since);
-                } else {
-                    let step = wish.step.to_owned();
-                    self.stage = Stage::Done;
-                    self.work(mine, move || hung.kill(&step));
-                }
+            (Stage::Ending(attempt), Some(_)) if now.saturating_sub(attempt.since) < millis(KILL_AFTER) => {
+                self.stage = Stage::Ending(attempt);
+            }
+            (Stage::Ending(attempt), Some(_)) if attempt.killed => {
+                self.stage = Stage::Done;
+                let why = format!("the step still runs {} s after SIGKILL", KILL_AFTER.as_secs());
+                let (log, said) = (wish.log.clone(), attempt.not_ended.replace("WHY", &why));
+                self.work(mine, move || {
+                    tell(attempt.end.hung(), log.as_ref(), &said);
+                    attempt.end.take_back()
+                });
+                return Told::NotEnded(why);
+            }
+            (Stage::Ending(attempt), Some(_)) => {
+                let (end, step) = (attempt.end.clone(), attempt.step.clone());
+                self.stage = Stage::Ending(Attempt { since: now, killed: true, ..attempt });
+                self.work(mine, move || {
+                    signal(&end, &step, true);
+                    Ok(())
+                });
             }
             (Stage::Done, Some(_)) => self.stage = Stage::Done,
             (Stage::Idle | Stage::Ending(..) | Stage::Done, None) => {}
@@ -139,21 +164,23 @@ impl Ending {
     /// Ends the steps, if the limits of the cluster allow it.
     pub(crate) fn begin(&mut self, mine: &Mine, wish: &Wish<'_>, hang: &Hang, now: UnixMillis) {
         let Stage::Announced(hung) = std::mem::take(&mut self.stage) else { return };
-        self.stage = Stage::Ending(hung.clone(), now);
-        self.ended = Some((hung.clone(), wish.start));
+        let end = HangEnd::new(hung.clone(), now);
         let (step, log) = (wish.step.to_owned(), wish.log.clone());
-        let (done, not_done) = lines(&mine.report.node, mine.job, hang, wish.whose);
-        let end = move || {
-            let ended = hung.clone().permit().and_then(|permit| {
-                tell(&hung, log.as_ref(), &done);
-                permit.end(&step)
-            });
-            if let Err(why) = &ended {
-                tell(&hung, log.as_ref(), &not_done.replace("WHY", why));
+        let (done, not_ended) = lines(&mine.report.node, mine.job, hang, wish.whose);
+        let (of_end, not_permitted) = (end.clone(), not_ended.clone());
+        self.ended = Some((hung, wish.start));
+        self.stage = Stage::Ending(Attempt { end, step: step.clone(), since: now, killed: false, not_ended });
+        self.work(mine, move || {
+            let permitted = of_end.permit();
+            match &permitted {
+                Ok(()) => {
+                    tell(of_end.hung(), log.as_ref(), &done);
+                    signal(&of_end, &step, false);
+                }
+                Err(why) => tell(of_end.hung(), log.as_ref(), &not_permitted.replace("WHY", why)),
             }
-            ended
-        };
-        self.work(mine, end);
+            permitted
+        });
     }
 
     fn work(&mut self, mine: &Mine, work: impl FnOnce() -> Result<(), String> + Send + 'static) {
@@ -169,6 +196,13 @@ impl Ending {
 
 fn millis(time: Duration) -> UnixMillis {
     UnixMillis::try_from(time.as_millis()).unwrap_or(UnixMillis::MAX)
+}
+
+/// Whether the step has ended is seen from its processes: an error does not tell.
+fn signal(end: &HangEnd, step: &str, kill: bool) {
+    if let Err(why) = end.signal(step, kill) {
+        tracing::info!(job = end.hung().job.id, step, "guard: {why}");
+    }
 }
 
 /// Adds a line to the job's log; a file server may not answer, so this is no reason to wait.

@@ -9,7 +9,9 @@ use railgate_fsutil::{FileLock, write_whole};
 use railgate_guard::{GuardConfig, GuardMode};
 use railgate_model::{Job, UnixMillis};
 use railgate_rundir::{HangChoice, HangThen};
-use railgate_slurm::{Acting, Client, Env, HangChange, HangLimits, HangNote, HangStage, SlurmError};
+use railgate_slurm::{
+    Acting, Client, Env, HangChange, HangLimits, HangNote, HangStage, SlurmError, UnixSeconds,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Config, Loaded, Places, acting, node_name, now};
@@ -23,7 +25,6 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// A signal is sent again until Slurm answers, for this time.
 const SENDS: Duration = Duration::from_secs(40);
 const PAUSE: Duration = Duration::from_secs(1);
-const COUNTED: &str = "the job stays counted as ended, because it hung";
 
 /// The configuration of the guard for a job whose owner chose this. A site that has turned the guard off keeps it off.
 #[must_use]
@@ -56,13 +57,6 @@ struct Steps {
     job: Job,
     step: String,
     kill: bool,
-}
-
-/// Whether Slurm has taken a signal. That it did not answer is an error.
-#[derive(Debug, Serialize, Deserialize)]
-enum Sent {
-    Sent,
-    Refused(String),
 }
 
 impl HungJob {
@@ -99,60 +93,57 @@ impl HungJob {
         let order = serde_json::to_vec(&(&self.node, change)).map_err(|why| why.to_string())?;
         ask(NOTE, &order, DEADLINE).map(drop)
     }
+}
+
+/// The end of a job that hangs, by the guard.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HangEnd {
+    hung: HungJob,
+    time: UnixSeconds,
+}
+
+impl HangEnd {
+    /// The guard ends the job at this time.
+    pub fn new(hung: HungJob, now: UnixMillis) -> Self {
+        HangEnd { hung, time: now / 1000 }
+    }
 
     /// Asks whether the steps may be ended, and counts this job as ended if so.
     ///
     /// # Errors
     /// Why not, in words: a switch or a limit forbids it, or nothing could be counted.
-    pub fn permit(self) -> Result<Permit, String> {
-        let order = serde_json::to_vec(&self).map_err(|why| why.to_string())?;
-        let reply = ask(PERMIT, &order, DEADLINE)?;
-        let ended = serde_json::from_slice(&reply).map_err(|why| why.to_string())?;
-        Ok(Permit { hung: self, ended })
+    pub fn permit(&self) -> Result<(), String> {
+        let order = serde_json::to_vec(self).map_err(|why| why.to_string())?;
+        ask(PERMIT, &order, DEADLINE).map(drop)
     }
 
-    /// Ends a step with SIGKILL, after [`Permit::end`].
+    /// Ends a step as the job's owner, with SIGTERM, or with SIGKILL if `kill` is set. Of a program that the batch script starts without
+    /// srun the script is ended.
     ///
     /// # Errors
-    /// In words.
-    pub fn kill(&self, step: &str) -> Result<(), String> {
-        match self.signal(step, true)? {
-            Sent::Sent => Ok(()),
-            Sent::Refused(why) => Err(why),
-        }
-    }
-
-    fn signal(&self, step: &str, kill: bool) -> Result<Sent, String> {
-        let steps = Steps { job: self.job.clone(), step: step.to_owned(), kill };
+    /// What Slurm said, in words. Nevertheless some or all processes may have received the signal: `scancel` of Slurm 22.05 sends it to all nodes
+    /// of the job, and fails if the step does not run on one of them.
+    pub fn signal(&self, step: &str, kill: bool) -> Result<(), String> {
+        let steps = Steps { job: self.hung.job.clone(), step: step.to_owned(), kill };
         let order = serde_json::to_vec(&steps).map_err(|why| why.to_string())?;
-        let reply = ask(END, &order, DEADLINE)?;
-        serde_json::from_slice(&reply).map_err(|why| why.to_string())
+        ask(END, &order, DEADLINE).map(drop)
     }
-}
 
-/// Permission to end the steps of a job. The job is counted as ended.
-#[derive(Debug)]
-pub struct Permit {
-    hung: HungJob,
-    ended: HangNote,
-}
-
-impl Permit {
-    /// Ends a step as the job's owner, with SIGTERM. Of a program that the batch script starts without srun the script is ended.
+    /// The steps have not ended: the job no longer counts as ended.
     ///
     /// # Errors
-    /// In words. If Slurm has refused the signal, the job no longer counts as ended. If it did not answer, the step may end.
-    pub fn end(&self, step: &str) -> Result<(), String> {
-        let unknown = "; the step may end nevertheless, and the job counts as ended";
-        match self.hung.signal(step, false).map_err(|why| format!("{why}{unknown}"))? {
-            Sent::Sent => Ok(()),
-            Sent::Refused(why) => {
-                if let Err(stays) = self.hung.note(HangChange::NotEnded(self.ended)) {
-                    tracing::warn!(job = self.hung.job.id, "{COUNTED}: {stays}");
-                }
-                Err(why)
-            }
-        }
+    /// As [`HungJob::announce`].
+    pub fn take_back(&self) -> Result<(), String> {
+        self.hung.note(HangChange::NotEnded(self.note()))
+    }
+
+    /// Its job.
+    pub fn hung(&self) -> &HungJob {
+        &self.hung
+    }
+
+    fn note(&self) -> HangNote {
+        HangNote { time: self.time, job: self.hung.job.id, stage: HangStage::Ended }
     }
 }
 
@@ -220,21 +211,21 @@ fn note(input: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn permit(input: &[u8]) -> Result<Vec<u8>, String> {
-    let hung: HungJob = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let end: HangEnd = serde_json::from_slice(input).map_err(|why| why.to_string())?;
     let (places, config, client) = loaded()?;
     if let Acting::Forbidden(why) = acting(&config, &places) {
         return Err(why);
     }
-    let ended = HangNote { time: now() / 1000, job: hung.job.id, stage: HangStage::Ended };
+    let (node, ended) = (&end.hung.node, end.note());
     let limits = HangLimits { per_hour: config.guard.max_per_hour, at_once: config.guard.max_at_once };
-    let permitted = put_note(&places, &client, &hung.node, &HangChange::Ends(hung.named(), ended))
+    let permitted = put_note(&places, &client, node, &HangChange::Ends(end.hung.named(), ended))
         .and_then(|()| count(&client, ended, limits));
     if permitted.is_err()
-        && let Err(stays) = put_note(&places, &client, &hung.node, &HangChange::NotEnded(ended))
+        && let Err(stays) = put_note(&places, &client, node, &HangChange::NotEnded(ended))
     {
-        tracing::warn!(job = hung.job.id, "{COUNTED}: {stays}");
+        tracing::warn!(job = ended.job, "the job stays counted as ended, because it hung: {stays}");
     }
-    permitted.and_then(|()| serde_json::to_vec(&ended).map_err(|why| why.to_string()))
+    permitted.map(|()| Vec::new())
 }
 
 fn count(client: &Client, ended: HangNote, limits: HangLimits) -> Result<(), String> {
@@ -252,32 +243,25 @@ fn end(input: &[u8]) -> Result<Vec<u8>, String> {
     become_user(steps.job.uid, steps.job.gid, &[]).map_err(|why| why.to_string())?;
     let step = steps.step.parse().ok();
     let send = |signal| client.signal(steps.job.id, step, signal);
-    let sent = if steps.kill {
-        until_answered(SENDS, || send("KILL"))
-    } else {
-        let sent = until_answered(SENDS, || send("TERM"));
-        if matches!(sent, Ok(Sent::Sent)) {
-            // A stopped process receives it only when it runs. If it ended at once, there is nothing left to be continued.
-            let _ = send("CONT");
-        }
-        sent
-    };
-    serde_json::to_vec(&sent?).map_err(|why| why.to_string())
+    if steps.kill {
+        return until_answered(SENDS, || send("KILL")).map_err(|why| why.to_string()).map(|()| Vec::new());
+    }
+    let sent = until_answered(SENDS, || send("TERM"));
+    // A stopped process receives it only when it runs. If this one ended at once, there is nothing left to be continued.
+    if sent.as_ref().err().is_none_or(|why| !why.no_answer()) {
+        let _ = send("CONT");
+    }
+    sent.map_err(|why| why.to_string()).map(|()| Vec::new())
 }
 
-/// Sends a signal until Slurm answers. After a try without an answer a refusal is no refusal: that signal may have ended the step.
-fn until_answered(time: Duration, send: impl Fn() -> Result<(), SlurmError>) -> Result<Sent, String> {
+/// Sends a signal until Slurm answers.
+fn until_answered(time: Duration, send: impl Fn() -> Result<(), SlurmError>) -> Result<(), SlurmError> {
     let until = Instant::now() + time;
-    let mut is_first = true;
     loop {
         match send() {
-            Ok(()) => return Ok(Sent::Sent),
-            Err(why) if !why.no_answer() && is_first => return Ok(Sent::Refused(why.to_string())),
-            Err(why) if !why.no_answer() => return Ok(Sent::Sent),
-            Err(why) if Instant::now() >= until => return Err(why.to_string()),
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(why) if why.no_answer() && Instant::now() < until => std::thread::sleep(PAUSE),
+            answered => return answered,
         }
-        is_first = false;
     }
 }
 
@@ -297,17 +281,15 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_may_have_received_the_signal_is_not_called_running() {
-        let with = |answers: Vec<Result<(), SlurmError>>| {
+    fn a_signal_is_sent_again_until_slurm_answers() {
+        let sent = |time, answers: Vec<Result<(), SlurmError>>| {
             let answers = RefCell::new(answers.into_iter());
-            until_answered(Duration::ZERO, || answers.borrow_mut().next().unwrap_or_else(silent))
+            let sent = until_answered(time, || answers.borrow_mut().next().unwrap_or_else(silent));
+            (sent.is_ok(), answers.into_inner().count())
         };
-        assert!(matches!(with(vec![Ok(())]), Ok(Sent::Sent)));
-        assert!(matches!(with(vec![refused()]), Ok(Sent::Refused(why)) if why.contains("Invalid job id")));
-        assert!(with(vec![]).is_err());
-        let answers = RefCell::new(vec![refused(), silent()]);
-        let sent = until_answered(SENDS, || answers.borrow_mut().pop().unwrap_or(Ok(())));
-        assert!(matches!(sent, Ok(Sent::Sent)), "{sent:?}");
+        assert_eq!(sent(SENDS, vec![silent(), Ok(()), Ok(())]), (true, 1));
+        assert_eq!(sent(SENDS, vec![refused(), Ok(())]), (false, 1));
+        assert_eq!(sent(Duration::ZERO, vec![silent(), Ok(())]), (false, 1));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
 pub use finding_history::{Count, Episode, FindingHistory, Given};
 pub use fleet_config::FleetConfig;
-pub use hang_end::{HungJob, guard_of_job};
+pub use hang_end::{HangEnd, HungJob, guard_of_job};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;
 pub use launch_config::LaunchConfig;
