@@ -27,6 +27,7 @@ mod ranks;
 mod readmit;
 mod sampler;
 mod self_test_config;
+mod silences;
 mod standing;
 mod sweep;
 pub mod switches;
@@ -62,6 +63,7 @@ pub use sampler::{
     YIELD_SOCKET, end_sampler, start_sampler,
 };
 pub use self_test_config::SelfTestConfig;
+pub use silences::{FleetSilence, FleetSilences, NewSilence, SilenceFile, SilencesError};
 pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 
 /// Tasks that the programs' isolated children can run, besides the probe's own.
