@@ -4,6 +4,8 @@
 //! It only reads: the ledger, the report directory, and the nodes of Slurm by one `scontrol show node` a minute at most. It listens on
 //! no port, and changes nothing but its own file. Run it as SlurmUser, who may read the reports of all jobs.
 
+mod alerts;
+mod conditions;
 mod pass;
 mod places;
 mod signals;
@@ -19,6 +21,7 @@ use railgate_fleet_store::Writer;
 use railgate_runner::{FleetConfig, Loaded, LogLevel, become_owner, now, own_process, start_stderr};
 use railgate_text::{Printable, printable};
 
+use alerts::{Alerts, AlertsThread};
 use pass::Desk;
 use places::Site;
 use signals::Signals;
@@ -30,8 +33,15 @@ use signals::Signals;
     version,
     max_term_width = 100,
     after_help = "\
+Examples:
+  railgate-fleet run                     until SIGTERM, for a systemd unit
+  railgate-fleet once                    for a timer
+  railgate-fleet backup /backup/fleet.db
+
+`run` and `once` also send alerts to the receivers of `[alerts]`.
+
 Exit codes: 0 done; 2 wrong use, wrong configuration or a failure, nothing was taken in; 3 a source could not be read, the \
-others were taken in"
+others were taken in. A message that a receiver does not accept is sent again later, and changes no exit code"
 )]
 struct Cli {
     /// Use this site configuration [default: /etc/railgate/railgate.toml; built-in values if it does not exist]
@@ -120,19 +130,48 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     places::make_directory(&site.config.fleet.database)?;
     let holder = railgate_runner::node_name();
     let writer = Writer::open(&site.config.fleet.database, &holder, now())?;
+    let alerts = Alerts::open(&site.config)?;
     let mut desk = Desk::new(site, writer)?;
+    match every {
+        None => once(&mut desk, alerts),
+        Some(every) => again_and_again(&mut desk, alerts, every, &signals),
+    }
+}
+
+fn once(desk: &mut Desk, alerts: Option<Alerts>) -> anyhow::Result<u8> {
+    let time = now();
+    let passed = desk.pass(time)?;
+    passed.log();
+    if let Some(mut alerts) = alerts {
+        alerts.observe(&desk.observation(Some(&passed), time));
+        alerts.deliver();
+    }
+    Ok(if passed.problems.is_empty() { OK } else { UNKNOWN })
+}
+
+fn again_and_again(
+    desk: &mut Desk,
+    alerts: Option<Alerts>,
+    every: Duration,
+    signals: &Signals,
+) -> anyhow::Result<u8> {
+    let alerts = alerts.map(AlertsThread::start).transpose()?;
     loop {
-        let done = desk.pass(now());
-        match (&done, every) {
-            (Ok(passed), _) => passed.log(),
+        let time = now();
+        let done = desk.pass(time);
+        match &done {
+            Ok(passed) => passed.log(),
             // A full disk can have room again; another writer of the history ends this one.
-            (Err(why), Some(_)) if pass::may_pass(why) => tracing::error!("{why:#}"),
-            (Err(_), _) => return done.map(|_| OK),
+            Err(why) if pass::may_pass(why) => tracing::error!("{why:#}"),
+            Err(_) => return done.map(|_| OK),
         }
-        let Some(every) = every else {
-            return Ok(done.map_or(FAILED, |passed| if passed.problems.is_empty() { OK } else { UNKNOWN }));
-        };
+        if let Some(alerts) = &alerts {
+            alerts.observed(desk.observation(done.as_ref().ok(), time))?;
+        }
         if let Some(signal) = signals.wait(every) {
+            if let Some(alerts) = alerts {
+                alerts.end();
+            }
             tracing::info!("{signal}: ended");
             return Ok(OK);
         }

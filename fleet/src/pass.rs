@@ -1,15 +1,18 @@
 //! One reading of all sources.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use railgate_fleet::Event;
+use railgate_alerts::{Condition, Observation, fleet_conditions};
+use railgate_fleet::{Event, History, Settings, judge};
 use railgate_fleet_intake::Intake;
 use railgate_fleet_store::{StoreError, Taken, Writer};
 use railgate_model::UnixMillis;
-use railgate_slurm::Appended;
+use railgate_slurm::{Appended, NodeState};
 use railgate_store::{Scanned, scan};
 
+use crate::conditions;
 use crate::places::Site;
 
 /// Deadline for reading the report directory in one pass, and for each child that reads it. The next pass reads the remaining attempts.
@@ -20,6 +23,9 @@ const ASK_EVERY: UnixMillis = 55_000;
 /// How often old events are deleted.
 const SWEEP_EVERY: UnixMillis = 6 * 3_600_000;
 const DAY: UnixMillis = 24 * 3_600_000;
+/// A judgement reads the whole history. The next one follows after this many times its duration: a large history
+/// does not delay the reading of the sources by more than a tenth.
+const JUDGE_PAUSE: u32 = 10;
 
 /// Takes the sources into the history.
 #[derive(Debug)]
@@ -27,6 +33,15 @@ pub(crate) struct Desk {
     site: Site,
     writer: Writer,
     intake: Intake,
+    judged: Judged,
+}
+
+/// The last judgement.
+#[derive(Debug, Default)]
+struct Judged {
+    conditions: Vec<Condition>,
+    /// No further one before this time.
+    not_before: Option<Instant>,
 }
 
 /// What a pass did.
@@ -42,6 +57,8 @@ pub(crate) struct Passed {
     notes: Vec<String>,
     /// Sources that could not be read, one line each.
     pub(crate) problems: Vec<String>,
+    /// States of all nodes; `None`: slurmctld was not asked, or did not answer.
+    states: Option<Vec<NodeState>>,
 }
 
 impl Passed {
@@ -62,6 +79,13 @@ impl Passed {
     }
 }
 
+impl Passed {
+    /// Whether all sources were read to their end: a condition that is missing now is over.
+    fn is_complete(&self) -> bool {
+        self.problems.is_empty() && !self.more && self.states.is_some()
+    }
+}
+
 /// Whether the next pass may succeed after this error.
 pub(crate) fn may_pass(why: &anyhow::Error) -> bool {
     matches!(why.downcast_ref::<StoreError>(), Some(StoreError::Full { .. } | StoreError::Held { .. }))
@@ -72,7 +96,31 @@ impl Desk {
         // Without a readable place everything is read again, with the same result.
         let kept = writer.intake()?;
         let intake = kept.and_then(|kept| serde_json::from_str(&kept).ok()).unwrap_or_default();
-        Ok(Desk { site, writer, intake })
+        Ok(Desk { site, writer, intake, judged: Judged::default() })
+    }
+
+    /// Returns the conditions after a pass, for alerts. A failed pass makes an observation that is not complete: a condition that is
+    /// missing in it may last.
+    pub(crate) fn observation(&mut self, passed: Option<&Passed>, now: UnixMillis) -> Observation {
+        let mut complete = passed.is_some_and(Passed::is_complete);
+        if self.judged.not_before.is_none_or(|time| Instant::now() >= time) {
+            let begin = Instant::now();
+            match self.writer.events(0, now) {
+                Ok(events) => {
+                    let judgement = judge(&History::new(events, now), &Settings::default());
+                    // Slurm's nodes do not name their reservations.
+                    self.judged.conditions = fleet_conditions(&judgement, &BTreeMap::new());
+                }
+                Err(why) => {
+                    tracing::warn!("alerts: the history cannot be judged: {why}");
+                    complete = false;
+                }
+            }
+            self.judged.not_before = Some(Instant::now() + begin.elapsed() * JUDGE_PAUSE);
+        }
+        let states = passed.and_then(|passed| passed.states.as_deref()).unwrap_or_default();
+        let conditions = self.judged.conditions.iter().cloned().chain(conditions::of_nodes(states));
+        Observation { conditions: conditions.collect(), time: now, complete }
     }
 
     /// Reads all sources once. A source that cannot be read is named, and read from the same place the next time.
@@ -150,7 +198,10 @@ impl Desk {
         }
         next.asked = now;
         match self.site.client.all_nodes() {
-            Ok(states) => events.extend(next.nodes(&states, now, self.from(now))),
+            Ok(states) => {
+                events.extend(next.nodes(&states, now, self.from(now)));
+                passed.states = Some(states);
+            }
             // No answer says nothing about nodes.
             Err(why) => passed.problems.push(format!("nodes: could not tell: {why}")),
         }

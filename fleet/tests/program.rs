@@ -1,10 +1,12 @@
 //! The program against a report directory, a ledger and an slurmctld that the test makes.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod support;
+
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
@@ -15,65 +17,12 @@ use railgate_model::{Class, Severity};
 use railgate_node_report::testing::{finding, job, part};
 use railgate_node_report::{EvidenceItem, NodeReport, SlurmEnd, SlurmView};
 use railgate_slurm::{Blamed, Entry, Event as Happened, Ledger};
-use tempfile::TempDir;
+use support::{Place, Running};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_railgate-fleet");
 const USER: u32 = 12_345;
 
-struct Place {
-    dir: TempDir,
-}
-
+/// What the history has, and what the report directory gets.
 impl Place {
-    fn new() -> Place {
-        let place = Place { dir: tempfile::tempdir().unwrap() };
-        for dir in ["bin", "reports", "state/controller"] {
-            fs::create_dir_all(place.at(dir)).unwrap();
-        }
-        let config = format!(
-            "[report]\ndir = '{0}/reports'\n[slurm]\nbin_dir = '{0}/bin'\n[fleet]\ndatabase = '{0}/fleet/fleet.db'\n\
-             [fleet.leaf]\nleaf-1 = 'n[1-2]'\n",
-            place.dir.path().display()
-        );
-        fs::write(place.at("railgate.toml"), config).unwrap();
-        place.slurm("echo 'NodeName=n1 State=IDLE BootTime=2026-11-21T01:36:02'");
-        place
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// What `scontrol` does; each call adds a line to `asked`.
-    fn slurm(&self, does: &str) {
-        let path = self.at("bin/scontrol");
-        let script = format!("#!/bin/sh\necho asked >> '{}'\n{does}\n", self.at("asked").display());
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    fn asked(&self) -> usize {
-        fs::read_to_string(self.at("asked")).unwrap_or_default().lines().count()
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.arg("--config").arg(self.at("railgate.toml")).arg("--state").arg(self.at("state"));
-        command.args(words);
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
-    }
-
-    fn once(&self) -> String {
-        let done = self.run(&["once"]);
-        let said = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(0), "{said}");
-        said
-    }
-
     fn events_of(&self, database: &str) -> Vec<Event> {
         Reader::open(&self.at(database)).unwrap().events(0, u64::MAX).unwrap()
     }
@@ -236,15 +185,6 @@ fn reports_of_several_clusters_need_the_key() {
 fn wait_for(path: &Path) {
     while !path.exists() {
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -225,6 +225,8 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     (
         "fleet-program",
         &[
+            "alert-sinks",
+            "alerts",
             "child",
             "fleet",
             "fleet-intake",
@@ -236,7 +238,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "store",
             "text",
         ],
-        "`railgate-fleet` reads files and asks Slurm once a minute: it judges nothing and changes only its own file",
+        "`railgate-fleet` reads files, asks Slurm once a minute and sends alerts: it judges and schedules nothing itself, and changes only its own files",
     ),
     (
         "cli",

@@ -1,0 +1,304 @@
+//! The program sends alerts: nodes that Slurm reports, receivers that answer, hang and are missing, kills and silences.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "../../crates/alert-sinks/tests/support/mod.rs"]
+mod sinks;
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::process::{ChildStderr, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use railgate_runner::{NewSilence, SilenceFile};
+use serde_json::Value;
+use sinks::{Reply, Request, Server, ok};
+use support::{Place, Running};
+
+const MINUTE: u64 = 60_000;
+const DOWN: &str = "Reason=Not responding [slurm@2026-11-27T01:00:00]";
+
+/// A configuration with one webhook, `hook`.
+fn config(place: &Place, server: &Server, alerts: &str) {
+    let path = place.at("railgate.toml");
+    let before = fs::read_to_string(&path).unwrap();
+    let text = format!(
+        "{before}[alerts]\nsite = 'alpha'\ngroup_wait = '0s'\n{alerts}\n[alerts.sinks.hook]\nkind = 'webhook'\nurl = '{}'\n",
+        server.url("/hook")
+    );
+    fs::write(path, text).unwrap();
+}
+
+/// Nodes as Slurm reports them: name, state and further fields.
+fn nodes(place: &Place, nodes: &[(&str, &str, &str)]) {
+    let line = |(name, state, more): &(&str, &str, &str)| {
+        format!("echo 'NodeName={name} State={state} BootTime=2026-11-21T01:36:02 {more}'\n")
+    };
+    place.slurm(&nodes.iter().map(line).collect::<String>());
+}
+
+/// Lets time pass for the program: all times in the state of the alerts are so much earlier. Without the history, Slurm is asked again
+/// within the same minute.
+fn pass(place: &Place, minutes: u64) {
+    fn earlier(value: &mut Value, by: u64) {
+        match value {
+            Value::Number(number) => {
+                if let Some(time) = number.as_u64().filter(|time| *time > 1_600_000_000_000) {
+                    *value = (time - by).into();
+                }
+            }
+            Value::Array(all) => all.iter_mut().for_each(|value| earlier(value, by)),
+            Value::Object(all) => all.values_mut().for_each(|value| earlier(value, by)),
+            _ => {}
+        }
+    }
+    let path = place.at("fleet/alerts.json");
+    let mut state: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    earlier(&mut state, minutes * MINUTE);
+    fs::write(&path, state.to_string()).unwrap();
+    for file in fs::read_dir(place.at("fleet")).unwrap().flatten() {
+        if file.file_name().to_str().unwrap().starts_with("fleet.db") {
+            fs::remove_file(file.path()).unwrap();
+        }
+    }
+}
+
+/// Kind and key of the entries of a message.
+fn entries(request: &Request) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let message = request.json();
+    let entries = message["entries"].as_array().unwrap().iter();
+    entries.map(|entry| (text(&entry["kind"]), text(&entry["key"]))).collect()
+}
+
+fn entry(kind: &str, key: &str) -> (String, String) {
+    (kind.to_owned(), key.to_owned())
+}
+
+fn accepting() -> Server {
+    Server::start(|_, _| ok(""))
+}
+
+/// A server that reports each request, and answers when the test lets it.
+fn held() -> (Server, Receiver<Sender<()>>) {
+    let (arrived, requests) = channel();
+    let arrived = Mutex::new(arrived);
+    let server = Server::start(move |_, _| {
+        let (answer, wait) = channel();
+        let _ = arrived.lock().unwrap().send(answer);
+        // An error: the test ends.
+        let _ = wait.recv();
+        ok("")
+    });
+    (server, requests)
+}
+
+fn start(place: &Place) -> Running {
+    Running(place.command(&["run", "--every", "60s"]).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+/// Ends the program with SIGTERM. Returns what it logged.
+fn end(mut running: Running) -> String {
+    kill(Pid::from_raw(running.0.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    let mut log: ChildStderr = running.0.stderr.take().unwrap();
+    log.read_to_string(&mut said).unwrap();
+    said
+}
+
+/// The message that is under way, in the state on the disk.
+fn under_way(place: &Place) -> Option<Value> {
+    let state: Value = serde_json::from_slice(&fs::read(place.at("fleet/alerts.json")).ok()?).unwrap();
+    Some(state["sinks"]["hook"]["in_flight"].clone())
+}
+
+#[test]
+fn a_node_that_goes_down_is_one_message_and_is_resolved_after_five_minutes_without_it() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    place.once();
+    assert_eq!(server.count(), 0, "no condition, no message");
+    pass(&place, 2);
+    nodes(&place, &[("n1", "DOWN", DOWN), ("n2", "IDLE", "")]);
+    let said = place.once();
+    assert!(said.contains("alerts: hook: accepted message railgate-hook-"), "{said}");
+    assert_eq!(entries(&server.last()), [entry("new", "node/n1")]);
+    let message = server.last().json();
+    assert_eq!(message["title"], "[P1] railgate alpha: NEW n1 is down: Not responding");
+    assert_eq!(message["entries"][0]["details"], "State in Slurm: DOWN.");
+    pass(&place, 1);
+    place.once();
+    assert_eq!(server.count(), 1, "it lasts");
+    nodes(&place, &[("n1", "IDLE", ""), ("n2", "IDLE", "")]);
+    pass(&place, 1);
+    place.once();
+    pass(&place, 4);
+    place.once();
+    assert_eq!(server.count(), 1, "four minutes are not five");
+    pass(&place, 2);
+    place.once();
+    assert_eq!((server.count(), entries(&server.last())), (2, vec![entry("resolved", "node/n1")]));
+    pass(&place, 1);
+    place.once();
+    assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn a_kill_repeats_only_the_message_under_way() {
+    let place = Place::new();
+    let (server, requests) = held();
+    config(&place, &server, "deadline = '1m'");
+    nodes(&place, &[("n1", "DOWN", DOWN)]);
+    let mut running = start(&place);
+    let first = requests.recv().unwrap();
+    running.0.kill().unwrap();
+    running.0.wait().unwrap();
+    drop(first);
+    let running = start(&place);
+    // The same message again; this time its answer is received.
+    drop(requests.recv().unwrap());
+    while under_way(&place).is_none_or(|message| !message.is_null()) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = end(running);
+    assert!(said.contains("SIGTERM: ended"), "{said}");
+    // What was accepted is not sent again.
+    pass(&place, 6);
+    nodes(&place, &[("n1", "DOWN", DOWN), ("n2", "DOWN", DOWN)]);
+    let answers = std::thread::spawn(move || drop(requests.recv().unwrap()));
+    place.once();
+    answers.join().unwrap();
+    let all = server.requests.lock().unwrap();
+    let id = |at: usize| all[at].header("idempotency-key").unwrap().to_owned();
+    assert_eq!(all.len(), 3, "{all:?}");
+    assert!(id(0) == id(1) && all[0].body == all[1].body && id(1) != id(2));
+    assert_eq!(entries(&all[2]), [entry("new", "node/n2")]);
+}
+
+#[test]
+fn a_signal_during_a_delivery_ends_the_program_and_the_message_is_sent_again() {
+    let place = Place::new();
+    // The first request gets no answer.
+    let server = Server::start(|number, _| if number == 0 { Reply::Hang } else { ok("") });
+    config(&place, &server, "deadline = '1s'");
+    nodes(&place, &[("n1", "DOWN", DOWN)]);
+    let running = start(&place);
+    while server.count() == 0 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let id = server.last().header("idempotency-key").unwrap().to_owned();
+    let said = end(running);
+    assert!(said.contains("new events") && said.contains("SIGTERM: ended"), "{said}");
+    pass(&place, 1);
+    place.once();
+    assert_eq!(server.last().header("idempotency-key"), Some(id.as_str()));
+    assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn a_silenced_node_is_no_message_until_the_silence_ends() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    place.once();
+    let silences = SilenceFile::beside(&place.at("fleet/fleet.db"));
+    let new = NewSilence {
+        nodes: vec!["n1".to_owned()],
+        check: None,
+        length: Duration::from_secs(3600),
+        by: "alice".to_owned(),
+        reason: "new fans".to_owned(),
+    };
+    let now = railgate_runner::now();
+    let made = silences.add(new.clone(), now).unwrap();
+    // One that has ended, and a line that is not valid.
+    silences.add(NewSilence { nodes: vec!["n2".to_owned()], ..new }, now - 2 * 60 * MINUTE).unwrap();
+    let file = place.at("fleet/silences.jsonl");
+    let lines = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{lines}n2 for ever\n")).unwrap();
+    nodes(&place, &[("n1", "DOWN", DOWN), ("n2", "DOWN", DOWN)]);
+    pass(&place, 1);
+    let said = place.once();
+    assert_eq!(entries(&server.last()), [entry("new", "node/n2")]);
+    assert!(said.contains("silences.jsonl:3: ") && said.contains("; the line is ignored"), "{said}");
+    silences.remove(&made.id, now).unwrap().unwrap();
+    pass(&place, 6);
+    place.once();
+    assert_eq!((server.count(), entries(&server.last())), (2, vec![entry("new", "node/n1")]));
+}
+
+#[test]
+fn without_current_data_the_heartbeats_stop_and_a_message_reports_it() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    let watchdog = accepting();
+    let mut text = fs::read_to_string(place.at("railgate.toml")).unwrap();
+    let url = watchdog.url("/");
+    text.push_str(&format!(
+        "[alerts.sinks.watchdog]\nkind = 'webhook'\nurl = '{url}'\nalerts = false\nheartbeat = '30s'\n"
+    ));
+    fs::write(place.at("railgate.toml"), text).unwrap();
+    place.once();
+    assert_eq!((watchdog.count(), server.count()), (1, 0));
+    place.slurm("exit 1");
+    for (minutes, blind) in [(9, 0), (2, 1)] {
+        pass(&place, minutes);
+        assert_eq!(place.run(&["once"]).status.code(), Some(3), "a source could not be read");
+        assert_eq!(server.count(), blind);
+    }
+    assert_eq!(watchdog.count(), 2, "nine minutes are not ten");
+    assert_eq!(entries(&server.last()), [entry("new", "railgate/blind")]);
+    nodes(&place, &[("n1", "IDLE", "")]);
+    pass(&place, 1);
+    place.once();
+    assert_eq!(watchdog.count(), 3, "there is current data");
+}
+
+#[test]
+fn problems_of_receivers_and_a_damaged_state_are_logged_and_stop_nothing() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    let mut text = fs::read_to_string(place.at("railgate.toml")).unwrap();
+    text.push_str("[alerts.sinks.absent]\nkind = 'slack'\nurl_file = '/no/such/secret'\n");
+    fs::write(place.at("railgate.toml"), text).unwrap();
+    place.once();
+    fs::write(place.at("fleet/alerts.json"), "{\"time\": ").unwrap();
+    for file in ["fleet.db", "fleet.db-wal", "fleet.db-shm"] {
+        let _ = fs::remove_file(place.at("fleet").join(file));
+    }
+    nodes(&place, &[("n1", "DOWN", DOWN)]);
+    let said = place.once();
+    for part in [
+        "the state was damaged, and all open conditions are sent again: ",
+        "alerts.json.damaged",
+        "receivers: alerts.sinks.absent.url_file: /no",
+    ] {
+        assert_eq!(said.matches(part).count(), 1, "{part}: {said}");
+    }
+    assert_eq!(entries(&server.last()), [entry("new", "node/n1")]);
+}
+
+#[test]
+fn a_wrong_key_is_named_with_its_file_and_line() {
+    let place = Place::new();
+    config(&place, &accepting(), "deadline = '2h'");
+    let done = place.run(&["once"]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.contains("railgate.toml:12:1: alerts.deadline: 2h is not within 1s to 1m"), "{said}");
+}
+
+#[test]
+fn without_receivers_there_is_no_state() {
+    let place = Place::new();
+    place.once();
+    assert!(!place.at("fleet/alerts.json").exists());
+}
