@@ -1,8 +1,9 @@
-//! `railgate fleet`: what follows from the history that `railgate-fleet` keeps.
+//! `railgate fleet`: what follows from the history that `railgate-fleet` keeps, and about which nodes it sends no alerts.
 
 mod cost;
 mod node;
 mod overview;
+mod silences;
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,7 @@ Examples:
   railgate fleet incidents       what failed at once, and why
   railgate fleet cost            GPU hours that were lost, by reason
   railgate fleet lemons --format json
+  railgate fleet silences        nodes about which no alerts are sent
 
 Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. Intervals contain the true value with a \
 probability of 90 %, unless the heading calls them lower and upper bounds.")]
@@ -62,6 +64,15 @@ enum Command {
     Cost,
     /// All events as JSON, for other programs
     Export,
+    /// Silences that hold now: nodes about which no alerts are sent
+    Silences,
+    /// Send no alerts about nodes for some time
+    Silence(silences::SilenceArgs),
+    /// End a silence before its time
+    Unsilence {
+        /// Id from `railgate fleet silences`
+        id: String,
+    },
 }
 
 /// A history and its judgement.
@@ -84,8 +95,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(file) => file.clone(),
         None => site.config()?.fleet.database,
     };
+    match &args.command {
+        Some(Command::Silences) => return silences::list(site, &database, args.format).map(|()| exit::OK),
+        Some(Command::Silence(new)) => return silences::add(&database, new, args.format),
+        Some(Command::Unsilence { id }) => return silences::remove(site, &database, id),
+        _ => {}
+    }
     let known = load(&database)?;
     match &args.command {
+        // Done above: they need no history.
+        Some(Command::Silences | Command::Silence(_) | Command::Unsilence { .. }) => {}
         None => overview::print(&known, args.format)?,
         Some(Command::Node { name }) => return node::node(&known, name, args.format),
         Some(Command::Card { uuid }) => return node::card(&known, uuid, args.format),

@@ -204,6 +204,76 @@ fn the_export_has_all_events() {
     assert_eq!(all["events"].as_array().unwrap().len(), 64 * 2 + 10 + 4 + 30 + 1 + 3);
 }
 
+#[test]
+fn a_silence_is_made_listed_and_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = dir.path().join("fleet.db");
+    let config = dir.path().join("railgate.toml");
+    let row7 = "[alerts.silences.row7]\nnodes = ['gn7*']\nuntil = '2099-01-01T00:00:00Z'\nreason = 'power'\n";
+    std::fs::write(&config, row7).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_railgate"));
+        command.env("SUDO_USER", "alice").arg("--config").arg(&config).arg("fleet").args(words);
+        let output = command.arg("--database").arg(&database).output().unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), out, String::from_utf8(output.stderr).unwrap())
+    };
+    let list = || serde_json::from_str::<Value>(&run(&["silences", "--format", "json"]).1).unwrap();
+    let (code, said, err) = run(&["silence", "gn[001-003]", "--for", "4h", "--why", "new fans"]);
+    assert_eq!(code, Some(0), "{err}");
+    let id = said.split(':').next().unwrap().to_owned();
+    has(
+        &said,
+        &[
+            ": no alerts about gn[001-003] until 20",
+            &format!("`railgate fleet unsilence {id}` ends it earlier"),
+        ],
+    );
+    run(&["silence", "gn9*", "--for", "1h", "--why", "cables", "--check", "ib-port"]);
+    let said = run(&["silences"]).1;
+    has(&said, &["row7", "configuration", "gn[001-003]", "alice", "new fans", "gn9*, check ib-port"]);
+    let json = list();
+    assert_eq!(json["silences"].as_array().unwrap().len(), 3, "{json}");
+    let made = &json["silences"][1];
+    assert_eq!(
+        (&made["id"], &made["source"], &made["by"]),
+        (&id.as_str().into(), &"command".into(), &"alice".into())
+    );
+    for (words, code, part) in [
+        (&["unsilence", &id][..], 0, ""),
+        (&["unsilence", &id], 2, ": no such silence; `railgate fleet silences` lists them"),
+        (
+            &["unsilence", "row7"],
+            2,
+            "row7: a silence of the configuration; remove [alerts.silences.row7] there",
+        ),
+        (
+            &["silence", "gn[1-", "--for", "4h", "--why", "a"],
+            2,
+            "gn[1-: not the name of a node, nor a host list: ",
+        ),
+        (
+            &["silence", "gn1", "--for", "1s", "--why", "a"],
+            2,
+            "no silence was made: 1s is not within 1m to 90days",
+        ),
+        (&["silence", "gn1", "--for", "4h", "--why", " "], 2, "reason: needs 1 to 200 printable characters"),
+        (&["silence", "gn1", "--for", "4h", "--why", "a", "--check", "ib-prot"], 2, "ib-prot: no such check"),
+        (&["silence", "gn1", "--for", "4h"], 2, "--why"),
+    ] {
+        let (found, _, err) = run(words);
+        assert_eq!(found, Some(code), "{words:?}: {err}");
+        has(&err, &[part]);
+    }
+    assert_eq!(list()["silences"].as_array().unwrap().len(), 2);
+    // Another line of the file is not valid: it is named, and the others hold.
+    let file = dir.path().join("silences.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("for ever\n{text}")).unwrap();
+    has(&run(&["silences"]).2, &["silences.jsonl:1: ", "; the line is ignored"]);
+    assert!(list()["problems"][0].as_str().unwrap().contains("silences.jsonl:1: "));
+}
+
 /// Each field of the output is on the page, except names of nodes and cards, which are values.
 #[test]
 fn every_json_field_is_documented() {
@@ -218,8 +288,11 @@ fn every_json_field_is_documented() {
         }
     }
     let fleet = Fleet::new();
+    fleet.said(&["silence", "n01", "--for", "1h", "--why", "fans"]);
     let mut seen = Vec::new();
-    for words in [&[][..], &["incidents"], &["lemons"], &["card", "GPU-5"], &["cost"], &["export"]] {
+    for words in
+        [&[][..], &["incidents"], &["lemons"], &["card", "GPU-5"], &["cost"], &["export"], &["silences"]]
+    {
         names(&fleet.json(words), &mut seen);
     }
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md");

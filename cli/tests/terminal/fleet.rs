@@ -1,4 +1,4 @@
-//! `railgate fleet`: a history in which every text is hostile.
+//! `railgate fleet`: a history and silences in which every text is hostile.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -87,4 +87,54 @@ pub(crate) fn fleet(stage: &mut Stage) {
     stage.shows(&["fleet", "--database", &other]);
     stage.write("state/fleet/fleet.db", &text);
     stage.run(&["fleet"]);
+}
+
+pub(crate) fn silences(stage: &mut Stage) {
+    let text = hostile();
+    let dir = stage.path("state/fleet");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
+    stage.env("SUDO_USER", &text);
+    // The name of the user is from the environment, and kept as printable text.
+    stage.run(&["fleet", "silence", "gn1", "--for", "4h", "--why", "fans"]);
+    stage.run(&["fleet", "silences"]);
+    stage.run(&["fleet", "silences", "--format", "json"]);
+    stage.shows(&["fleet", "silence", &text, "--for", "4h", "--why", "fans"]);
+    stage.run(&["fleet", "silence", "gn1", "--for", "4h", "--why", &text]);
+    stage.shows(&["fleet", "silence", "gn1", "--for", "4h", "--why", "fans", "--check", &text]);
+    stage.shows(&["fleet", "unsilence", &text]);
+    // Without control characters, the rest of a hostile text is a valid reason.
+    let flat: String = text.chars().filter(|c| !c.is_control()).collect();
+    let line = |id: &str, node: &str, reason: &str| serde_json::json!({ "id": id, "nodes": [node], "until": "2099-01-01T00:00:00Z", "by": flat, "reason": reason });
+    let lines = [
+        line("1-1", "gn1", &flat),
+        line("1-2", "gn1", &text),
+        line("1-3", &text, "fans"),
+        line(&text, "a", "b"),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    stage.write("state/fleet/silences.jsonl", format!("{lines}{text}\n{{\"{text}\": 1}}\n"));
+    stage.shows_both(&["fleet", "silences"], true);
+    stage.run(&["fleet", "unsilence", "1-1"]);
+    let other = format!("x{text}");
+    stage.run(&["fleet", "silences", "--database", &other]);
+    stage.shows(&[
+        "fleet",
+        "silence",
+        "gn1",
+        "--for",
+        "4h",
+        "--why",
+        "fans",
+        "--database",
+        &format!("{other}/fleet.db"),
+    ]);
+    let config = std::fs::read_to_string(stage.path("railgate.toml")).unwrap();
+    let name = flat.replace(['\\', '"'], "");
+    let silence = format!(
+        "[alerts.silences.\"{name}\"]\nnodes = ['gn7*']\nuntil = '2099-01-01T00:00:00Z'\nreason = '{name}'\n"
+    );
+    stage.write("railgate.toml", format!("{config}{silence}"));
+    stage.run(&["fleet", "silences"]);
+    stage.run(&["fleet", "silences", "--format", "json"]);
 }

@@ -50,6 +50,9 @@ const CASES: &[Case] = &[
     case("fleet incidents", &[], fleet::fleet),
     case("fleet lemons", &[], fleet::fleet),
     case("fleet node", &["gn1"], fleet::fleet),
+    case("fleet silence", &["gn1", "--for", "4h", "--why", "fans"], fleet::silences),
+    case("fleet silences", &[], fleet::silences),
+    case("fleet unsilence", &["1-1"], fleet::silences),
     case("generate", &["made"], nothing_but_arguments),
     case("import nhc", &["absent"], files::import),
     case("nodes", &[], state::nodes),
@@ -136,6 +139,7 @@ inputs! {
     a_hostile_configuration: files::config;
     a_hostile_fabric: files::fabric;
     a_history_of_which_every_text_is_hostile: fleet::fleet;
+    silences_of_which_every_text_is_hostile: fleet::silences;
     a_hostile_nhc_configuration: files::import;
     a_hostile_topology_file: files::topology;
     hostile_job_templates: files::templates;
