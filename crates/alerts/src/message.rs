@@ -191,7 +191,8 @@ impl Message {
         text.push('\n');
         if !entry.nodes.is_empty() {
             let shown: Vec<&str> = entry.nodes.iter().take(SHOWN_NODES).map(String::as_str).collect();
-            let _ = write!(text, "  {} nodes: {}", entry.nodes.len(), shown.join(", "));
+            let nodes = if entry.nodes.len() == 1 { "node" } else { "nodes" };
+            let _ = write!(text, "  {} {nodes}: {}", entry.nodes.len(), shown.join(", "));
             if entry.nodes.len() > SHOWN_NODES {
                 let _ = write!(text, " and {} more", entry.nodes.len() - SHOWN_NODES);
             }
