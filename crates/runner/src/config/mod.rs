@@ -307,6 +307,21 @@ fn places(file: &Path, layer: &Layer<'_>, node_table: Option<&str>) -> Vec<(Stri
 }
 
 impl Config {
+    /// Between two readings of the sources, the data are as old as the pause between them: this is not blindness.
+    fn alerts_between_readings(&self) -> Vec<String> {
+        let (blind_after, every) = (self.alerts.blind_after, self.fleet.every);
+        let is_less = !self.alerts.sinks.is_empty() && blind_after < every * 2;
+        let shown = humantime::format_duration;
+        let problem = || {
+            format!(
+                "alerts.blind_after: {} is less than twice `fleet.every`, {}",
+                shown(blind_after),
+                shown(every)
+            )
+        };
+        is_less.then(problem).into_iter().collect()
+    }
+
     /// Values of the right type that are out of range or contradict each other. Each message begins with the key.
     fn problems(&self) -> Vec<String> {
         [
@@ -322,6 +337,7 @@ impl Config {
             self.fleet.problems(),
             self.report.problems(),
             self.alerts.problems(),
+            self.alerts_between_readings(),
             self.metrics.problems(),
             self.slurm.problems(),
         ]
@@ -499,6 +515,16 @@ mod tests {
         assert!(
             shown.contains("railgate.toml:6:1: alerts.sinks.mail.kind: sendmail needs `from`"),
             "{shown}"
+        );
+        let text = "[fleet]\nevery = \"4m\"\n[alerts]\nblind_after = \"7m\"\n";
+        assert!(parse(text, "gn1").is_ok(), "without receivers nothing is sent");
+        let sink = "[alerts.sinks.chat]\nkind = \"dingtalk\"\nurl_file = \"/x\"\n";
+        let problems = parse(&format!("{text}{sink}"), "gn1").unwrap_err();
+        assert!(
+            problems[0]
+                .to_string()
+                .contains("railgate.toml:4:1: alerts.blind_after: 7m is less than twice `fleet.every`, 4m"),
+            "{problems:?}"
         );
         let problems = parse("[alerts]\nquiet_hours = \"22-7\"\n", "gn1").unwrap_err();
         assert_eq!(problems.first().and_then(Problem::line), Some(2), "{}", list(&problems));
