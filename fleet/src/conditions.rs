@@ -23,7 +23,8 @@ fn of_node(state: &NodeState) -> Option<Condition> {
     let is_drained = state.held() && is_ours(text);
     let finding = Reason::parse(text).filter(|_| is_drained);
     let title = if is_drained {
-        let what = finding.as_ref().map_or(text, |reason| reason.subject.as_str());
+        let rest = text.strip_prefix("railgate:").unwrap_or(text).trim();
+        let what = finding.as_ref().map_or(rest, |reason| reason.subject.as_str());
         format!("{name} was drained by railgate: {what}")
     } else if NOT_STARTED.iter().any(|flag| state.has(flag)) {
         return None;
@@ -82,6 +83,8 @@ mod tests {
             ("DOWN", "", Some("gn1 is down: no reason is set"), None),
             ("IDLE+NOT_RESPONDING", "", Some("gn1 does not respond"), None),
             ("IDLE+DRAIN", ours, Some("gn1 was drained by railgate: gpu-lost@3"), Some("gpu-lost")),
+            // An admin may have changed the reason.
+            ("IDLE+DRAIN", "railgate: see ticket 7", Some("gn1 was drained by railgate: see ticket 7"), None),
             ("DOWN+DRAIN", ours, Some("gn1 was drained by railgate: gpu-lost@3"), Some("gpu-lost")),
             // The reason of an earlier drain.
             ("IDLE", ours, None, None),

@@ -2,7 +2,8 @@
 //! `railgate fleet` shows what follows from it.
 //!
 //! It only reads: the ledger, the report directory, and the nodes of Slurm by one `scontrol show node` a minute at most. It listens on
-//! no port, and changes nothing but its own file. Run it as SlurmUser, who may read the reports of all jobs.
+//! no port, changes nothing but its own files, and sends alerts to the receivers of `[alerts]`. Run it as SlurmUser, who may read the
+//! reports of all jobs.
 
 mod alerts;
 mod conditions;
