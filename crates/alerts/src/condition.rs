@@ -39,7 +39,7 @@ impl fmt::Display for Priority {
 /// Something that is wrong now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// Identifies it in all observations, for example `incident/leaf/sw12`.
+    /// Identifies it in all observations, for example `incident/leaf-switch/sw12`.
     pub key: String,
     /// Priority.
     pub priority: Priority,
