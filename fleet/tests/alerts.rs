@@ -7,6 +7,7 @@ mod support;
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{ChildStderr, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,6 +15,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use railgate_fleet::{Event, Source, What};
+use railgate_fleet_store::Writer;
 use railgate_runner::{NewSilence, SilenceFile};
 use serde_json::Value;
 use sinks::{Reply, Request, Server, ok};
@@ -147,6 +150,47 @@ fn a_node_that_goes_down_is_one_message_and_is_resolved_after_five_minutes_witho
     pass(&place, 1);
     place.once();
     assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn a_leaf_switch_that_takes_its_nodes_with_it_is_one_urgent_message() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    let path = place.at("railgate.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let leafs = "leaf-1 = 'n[1-8]'\nleaf-2 = 'n[9-32]'\n";
+    fs::write(&path, text.replace("leaf-1 = 'n[1-2]'\n", leafs)).unwrap();
+    // The nodes are known for 30 days.
+    fs::create_dir(place.at("fleet")).unwrap();
+    fs::set_permissions(place.at("fleet"), fs::Permissions::from_mode(0o700)).unwrap();
+    let begin = railgate_runner::now() - 30 * 24 * 60 * MINUTE;
+    let known = |node: u32| Event {
+        id: format!("known/{node}"),
+        time: begin,
+        source: Source::Root,
+        what: What::Placed { node: format!("n{node}"), shares: Vec::new() },
+    };
+    let mut writer = Writer::open(&place.at("fleet/fleet.db"), "test", begin).unwrap();
+    writer.take_in(&(1..=32).map(known).collect::<Vec<Event>>(), begin).unwrap();
+    drop(writer);
+    // Two minutes ago, railgate drained all nodes below the first leaf switch.
+    let script = "for n in $(seq 1 32); do
+        if [ $n -le 8 ]; then
+            state=\"IDLE+DRAIN Reason=railgate: rdma-self-test@mlx5_0: no answer; check the switch [prolog job=7] [root@$(date -d '-2 minutes' +%Y-%m-%dT%H:%M:%S)]\"
+        else
+            state=IDLE
+        fi
+        echo \"NodeName=n$n State=$state\"
+    done";
+    place.slurm(script);
+    place.once();
+    let found = entries(&server.last());
+    assert_eq!((server.count(), found.len()), (1, 9), "{found:?}");
+    assert_eq!(found[0], entry("new", "incident/leaf-switch/leaf-1"));
+    let first = &server.last().json()["entries"][0];
+    assert_eq!(first["priority"], "P0");
+    assert_eq!(first["nodes"].as_array().unwrap().len(), 8);
 }
 
 #[test]
