@@ -304,6 +304,12 @@ fn every_json_field_is_documented() {
 
 #[test]
 fn a_missing_history_is_named() {
+    let silences = Command::new(env!("CARGO_BIN_EXE_railgate"))
+        .args(["fleet", "silences", "--database", "/no/such/fleet.db"])
+        .output()
+        .unwrap();
+    assert_eq!(silences.status.code(), Some(2), "not: no silences");
+    has(&String::from_utf8(silences.stderr).unwrap(), &["silences are on the controller", "/no: "]);
     let absent = Command::new(env!("CARGO_BIN_EXE_railgate"))
         .args(["fleet", "--database", "/no/such/fleet.db"])
         .output()

@@ -110,7 +110,9 @@ fn file(database: &Path) -> anyhow::Result<SilenceFile> {
 pub(super) fn list(site: &Site, database: &Path, format: Format) -> anyhow::Result<()> {
     let config = site.config()?.alerts;
     let time = now();
-    let found = file(database)?.read(time).context("silences, which only root and SlurmUser can read")?;
+    let found = file(database)?
+        .read(time)
+        .context("silences are on the controller, where only root and SlurmUser can read them")?;
     let of_config = config.silences.into_iter().filter(|(_, silence)| silence.until.0 > time);
     let mut silences: Vec<Row> = of_config
         .map(|(id, silence)| Row {

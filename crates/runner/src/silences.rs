@@ -173,10 +173,10 @@ impl SilenceFile {
         SilenceFile(database.with_file_name("silences.jsonl"))
     }
 
-    /// Reads the silences that have not ended. A missing file has none.
+    /// Reads the silences that have not ended. A missing file has none; without its directory, the silences are on another machine.
     ///
     /// # Errors
-    /// Others can change the path, or the file is a link, not a regular file, or larger than 4 MiB.
+    /// The directory is missing, others can change the path, or the file is a link, not a regular file, or larger than 4 MiB.
     pub fn read(&self, now: UnixMillis) -> Result<FleetSilences, SilencesError> {
         let mut found = FleetSilences::default();
         for (index, line) in self.lines()?.into_iter().enumerate() {
@@ -263,6 +263,7 @@ impl SilenceFile {
     }
 
     fn lines(&self) -> Result<Vec<Line>, SilencesError> {
+        self.dir()?;
         let real = match trusted(&self.0) {
             Ok(real) => real,
             Err(why) if why.is_absent() => return Ok(Vec::new()),
@@ -397,6 +398,8 @@ mod tests {
         fs::remove_file(&path).unwrap();
         symlink("/dev/zero", &path).unwrap();
         assert!(file.read(T).is_err());
+        let elsewhere = SilenceFile::beside(Path::new("/no/such/directory/fleet.db"));
+        assert!(elsewhere.read(T).unwrap_err().to_string().starts_with("/no: "));
     }
 
     #[test]
