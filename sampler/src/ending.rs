@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use railgate_guard::GuardConfig;
 use railgate_model::UnixMillis;
@@ -14,6 +14,9 @@ use crate::run::Mine;
 
 /// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default, and from there until the step counts as not ended.
 const KILL_AFTER: Duration = Duration::from_secs(30);
+
+/// The time after the end of steps in which an end of the job counts as theirs.
+const COUNTS: Duration = Duration::from_secs(600);
 
 /// What to do with a hang, in the order of time.
 #[derive(Debug, Default)]
@@ -47,8 +50,15 @@ struct Attempt {
 pub(crate) struct Ending {
     stage: Stage,
     worker: Option<JoinHandle<Result<(), String>>>,
-    /// The hang whose steps were ended last, and the start of `railgate launch` that they belonged to.
-    ended: Option<(HungJob, u32)>,
+    /// The hang whose steps were ended last, and their start under `railgate launch`.
+    ended: Option<Ended>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    hung: HungJob,
+    start: u32,
+    at: Instant,
 }
 
 /// A hang whose steps are to be ended.
@@ -154,11 +164,16 @@ impl Ending {
             (Stage::Idle | Stage::Ending(..) | Stage::Done, None) => {}
         }
         if self.worker.is_none()
-            && let Some((hung, _)) = self.ended.take_if(|(_, start)| wish.start > *start)
+            && let Some(Ended { hung, .. }) = self.ended.take_if(|ended| wish.start > ended.start)
         {
             self.work(mine, move || hung.restarted());
         }
         Told::Nothing
+    }
+
+    /// The steps were ended a short time ago, and no new start was seen.
+    pub(crate) fn awaits_start(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| ended.at.elapsed() < COUNTS)
     }
 
     /// Ends the steps, if the limits of the cluster allow it.
@@ -168,7 +183,7 @@ impl Ending {
         let (step, log) = (wish.step.to_owned(), wish.log.clone());
         let (done, not_ended) = lines(&mine.report.node, mine.job, hang, wish.whose);
         let (of_end, not_permitted) = (end.clone(), not_ended.clone());
-        self.ended = Some((hung, wish.start));
+        self.ended = Some(Ended { hung, start: wish.start, at: Instant::now() });
         self.stage = Stage::Ending(Attempt { end, step: step.clone(), since: now, killed: false, not_ended });
         self.work(mine, move || {
             let permitted = of_end.permit();

@@ -116,6 +116,11 @@ impl Guarding {
         self.guard.as_ref()?.open()
     }
 
+    /// The steps were ended, and `railgate launch` may start the job again.
+    pub(crate) fn awaits_start(&self) -> bool {
+        self.ending.awaits_start()
+    }
+
     /// Ends the step of this rank if the job hangs for long enough.
     fn end(&mut self, mine: &Mine, rank: Option<&TaskRank>, now: UnixMillis, log: Option<PathBuf>) {
         let Some(guard) = &mut self.guard else { return };

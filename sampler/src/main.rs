@@ -127,7 +127,7 @@ fn stay(mine: &mut Mine) -> &'static str {
         if let Some(found) = outputs.step(mine, || ends.programs()) {
             news.changed |= ends.add(mine.job, found);
         }
-        if news.ended {
+        if news.ended || guarding.awaits_start() {
             outputs.soon();
         }
         if news.changed {

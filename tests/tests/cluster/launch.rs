@@ -143,7 +143,7 @@ fn a_hang_that_the_guard_ends_is_started_again_and_its_unfit_node_left_out() -> 
         let submit = |nodes: &str, play: &str| {
             let words = ["-N3", "-w", nodes, "--ntasks-per-node=2", "--gres=gpu:2", "-o", "log.%j"];
             let words = [&words[..], &["--railgate-hang=end,after=30s", "--railgate-requeue=auto"]].concat();
-            let user = cluster.alice().env("PLAY", play).env("QUIT", "3").env("WORK_S", "9");
+            let user = cluster.alice().env("PLAY", play).env("QUIT", "3");
             user.sbatch(&words, "railgate launch --spares 1 -- srun --label rank")
         };
         let left = submit("gn[1-3]", "leaves")?;
@@ -167,6 +167,44 @@ fn a_hang_that_the_guard_ends_is_started_again_and_its_unfit_node_left_out() -> 
             report.contains("START    start 0 at ") && report.contains("gn6 takes the place of gn5"),
             "{report}"
         );
+        Ok(())
+    })
+}
+
+/// Hangs in its first start. In the second one it fails of its own, after the guard has recorded that start.
+const FAILS_AGAIN: &str = r#"#!/bin/bash
+[[ $RAILGATE_START == 0 ]] && exec rank
+until scontrol show nodes | grep -q "$SLURM_JOB_ID restarted"; do sleep 1; done
+exit 3
+"#;
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_start_that_fails_of_its_own_after_a_hang_was_ended_is_not_requeued() -> Result<()> {
+    let files = |builder: Builder| {
+        builder.file("/usr/local/bin/rank", RANK).file("/usr/local/bin/fails-again", FAILS_AGAIN)
+    };
+    files(Builder::new(2).config(CONFIG)?).test(|cluster| {
+        with_gpm(cluster)?;
+        let words = ["-N2", "--ntasks-per-node=2", "--gres=gpu:2", "-o", "log.%j"];
+        let words = [&words[..], &["--railgate-hang=end,after=30s", "--railgate-requeue=auto"]].concat();
+        let user = cluster.alice().env("PLAY", "leaves").env("QUIT", "3");
+        let id = user.sbatch(&words, "railgate launch -- srun --label fails-again")?;
+        let log = || cluster.output(&format!("/home/rgalice/log.{id}")).unwrap_or_default();
+        let job = cluster.wait_job(id, &["FAILED"], 4 * MINUTE).with_context(log)?;
+        let log = log();
+        assert!(
+            log.contains("the job hung, and the guard ended it") && log.contains("start 1 ended"),
+            "{log}"
+        );
+        let decision = poll::until(MINUTE, "the decision about the job", || {
+            Ok(cluster.output(&format!("/shared/railgate/test/{id}/0/decision.json")))
+        })?;
+        assert!(
+            decision.contains(r#""what": "left""#) || decision.contains(r#""what":"left""#),
+            "{decision}"
+        );
+        assert_eq!(job.restarts(), 0);
         Ok(())
     })
 }
