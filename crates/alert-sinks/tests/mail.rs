@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use railgate_alert_sinks::{Sink, Sinks};
 use railgate_alerts::{AlertsConfig, Outcome, Priority};
 use support::*;
@@ -92,9 +94,16 @@ fn a_program_that_hangs_is_ended_with_what_it_started() {
     let outcome = send(&config(&files.program("sendmail", &script)));
     assert!(matches!(outcome, Outcome::Later { problem, .. } if problem.contains("deadline")));
     let pid = std::fs::read_to_string(pid).unwrap();
-    // An orphan that was killed stays until its new parent has read its status.
-    let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-    assert!(state.is_err() || state.is_ok_and(|text| text.contains(") Z ")));
+    // SIGKILL takes effect when the process runs next. An orphan stays until its new parent has read its status.
+    let is_gone = || {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        state.is_err() || state.is_ok_and(|text| text.contains(") Z "))
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_gone() {
+        assert!(Instant::now() < end, "the process runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

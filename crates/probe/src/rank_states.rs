@@ -147,10 +147,11 @@ mod tests {
     #[test]
     fn a_sleeping_a_stopped_and_a_computing_program_differ() {
         let sleeps = start("read line");
-        let reading = until(&sleeps, |reading| reading.kernel.is_some());
-        assert_eq!(reading.state, Some('S'));
-        let name = reading.kernel.unwrap();
-        assert!(name.contains("pipe"), "{name}");
+        // Before that it may wait for its own files (state D).
+        let in_pipe = |reading: &RankReading| {
+            reading.state == Some('S') && reading.kernel.as_ref().is_some_and(|name| name.contains("pipe"))
+        };
+        until(&sleeps, in_pipe);
         let pid = nix::unistd::Pid::from_raw(i32::try_from(sleeps.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
         until(&sleeps, |reading| reading.state == Some('T'));
