@@ -306,8 +306,15 @@ fn a_fault_is_judged_once_slurmctld_answers_again() -> Result<()> {
         cluster.stop_slurmctld()?;
         does(cluster, 1, 0, "exit 1")?;
         go(cluster, 0)?;
-        // Newer releases of srun wait for slurmctld themselves.
-        let rank_ended = || Ok(log(cluster).contains("Exited with exit code 1").then_some(()));
+        // In 26.05 slurmstepd sends the end to slurmctld before srun, and retries.
+        let is_retried = || {
+            let log = cluster.root().on("gn2").run(&["cat", "/var/log/slurm/slurmd.log"])?.stdout;
+            Ok::<_, anyhow::Error>(log.contains("failed sending step completion message"))
+        };
+        let rank_ended = || {
+            let is_known = log(cluster).contains("Exited with exit code 1") || is_retried()?;
+            Ok(is_known.then_some(()))
+        };
         poll::until(2 * MINUTE, "the end of a rank", rank_ended)?;
         cluster.start_slurmctld()?;
         begun(cluster, 1, 2)?;
