@@ -15,9 +15,6 @@ use crate::run::Mine;
 /// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default, and from there until the step counts as not ended.
 const KILL_AFTER: Duration = Duration::from_secs(30);
 
-/// The time after the end of steps in which an end of the job counts as theirs.
-const COUNTS: Duration = Duration::from_secs(600);
-
 /// What to do with a hang, in the order of time.
 #[derive(Debug, Default)]
 enum Stage {
@@ -134,7 +131,7 @@ impl Ending {
                 }
             }
             (Stage::Ending(_), _) if matches!(answer, Some(Err(_))) => {
-                self.stage = Stage::Done;
+                (self.stage, self.ended) = (Stage::Done, None);
                 let why = answer.and_then(Result::err).unwrap_or_default();
                 tracing::warn!(job = mine.job, "guard: the steps are not ended: {why}");
                 return Told::NotEnded(why);
@@ -143,12 +140,13 @@ impl Ending {
                 self.stage = Stage::Ending(attempt);
             }
             (Stage::Ending(attempt), Some(_)) if attempt.killed => {
-                self.stage = Stage::Done;
+                (self.stage, self.ended) = (Stage::Done, None);
                 let why = format!("the step still runs {} s after SIGKILL", KILL_AFTER.as_secs());
                 let (log, said) = (wish.log.clone(), attempt.not_ended.replace("WHY", &why));
                 self.work(mine, move || {
                     tell(attempt.end.hung(), log.as_ref(), &said);
-                    attempt.end.take_back()
+                    log_failure(attempt.end.hung(), attempt.end.take_back());
+                    Ok(())
                 });
                 return Told::NotEnded(why);
             }
@@ -166,14 +164,17 @@ impl Ending {
         if self.worker.is_none()
             && let Some(Ended { hung, .. }) = self.ended.take_if(|ended| wish.start > ended.start)
         {
-            self.work(mine, move || hung.restarted());
+            self.work(mine, move || {
+                log_failure(&hung, hung.restarted());
+                Ok(())
+            });
         }
         Told::Nothing
     }
 
     /// The steps were ended a short time ago, and no new start was seen.
     pub(crate) fn awaits_start(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| ended.at.elapsed() < COUNTS)
+        self.ended.as_ref().is_some_and(|ended| ended.at.elapsed() < HangEnd::COUNTS)
     }
 
     /// Ends the steps, if the limits of the cluster allow it.
@@ -211,6 +212,12 @@ impl Ending {
 
 fn millis(time: Duration) -> UnixMillis {
     UnixMillis::try_from(time.as_millis()).unwrap_or(UnixMillis::MAX)
+}
+
+fn log_failure(hung: &HungJob, changed: Result<(), String>) {
+    if let Err(why) = changed {
+        tracing::info!(job = hung.job.id, "guard: the job stays counted as ended, because it hung: {why}");
+    }
 }
 
 /// Whether the step has ended is seen from its processes: an error does not tell.

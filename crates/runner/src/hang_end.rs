@@ -103,6 +103,9 @@ pub struct HangEnd {
 }
 
 impl HangEnd {
+    /// An end of the job after that has another reason.
+    pub const COUNTS: Duration = Duration::from_secs(HangNote::ENDS_WITHIN_S);
+
     /// The guard ends the job at this time.
     pub fn new(hung: HungJob, now: UnixMillis) -> Self {
         HangEnd { hung, time: now / 1000 }
@@ -176,12 +179,12 @@ fn change(
     places: &Places,
     client: &Client,
     node: &str,
-    change: &HangChange,
+    entries: &HangChange,
     wait: Duration,
 ) -> Result<(), String> {
     let path = places.run.join(LOCK);
     let _lock = FileLock::take(&path, wait).map_err(|why| format!("{}: {why}", path.display()))?;
-    client.note_hang(node, change, now() / 1000)
+    client.note_hang(node, entries, now() / 1000)
 }
 
 /// The same, and records that the comment may have entries.

@@ -87,6 +87,10 @@ impl HangNote {
     /// How long an entry counts, seconds.
     pub const COUNTS_S: u64 = HOUR;
 
+    /// Longest time from the guard's decision to the end of the job, seconds: Slurm waits for its processes to end (`KillWait`), and
+    /// scripts clean up. A job that ends later ended for another reason.
+    pub const ENDS_WITHIN_S: u64 = 600;
+
     /// Whether the entry still counts.
     pub fn counts(&self, now: UnixSeconds) -> bool {
         now.saturating_sub(self.time) <= HOUR

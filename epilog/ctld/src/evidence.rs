@@ -21,10 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Tolerance, seconds: slurmctld stamps drain reasons and job starts in whole seconds.
 const SECOND: u64 = 1;
 
-/// Longest time from the guard's decision to the end of the job, seconds: Slurm waits for its processes to end (`KillWait`), and scripts
-/// clean up. A job that ends later ended for another reason.
-const ENDS_WITHIN: u64 = 600;
-
 /// Evidence from the nodes of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
@@ -140,7 +136,9 @@ pub(crate) fn hung_on(states: &[NodeState], ids: &[u32], job: &JobState) -> Opti
         note.stage == HangStage::Ended
             && ids.contains(&note.job)
             && job.start.is_none_or(|start| note.time + SECOND >= start)
-            && job.end.is_none_or(|end| (note.time..=note.time + ENDS_WITHIN).contains(&(end + SECOND)))
+            && job
+                .end
+                .is_none_or(|end| (note.time..=note.time + HangNote::ENDS_WITHIN_S).contains(&(end + SECOND)))
     };
     let mut by = states.iter().filter(|state| HangNote::all(&state.comment).iter().any(ended_it));
     by.next().map(|state| state.name.clone())
