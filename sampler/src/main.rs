@@ -5,6 +5,7 @@
 //! on the node for [`ALONE`]. It writes complete results after each probe, so killing it loses nothing. Reasons
 //! for this design: `docs/decisions/0007-sampler.md`.
 
+mod batch_script;
 mod clock;
 mod counters;
 mod ending;
@@ -30,10 +31,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use railgate_child::{detach, drop_clean_pages, keep_no_chown};
-use railgate_probe::dispatch;
-use railgate_probe::job_is_here;
+use railgate_probe::{JobHere, dispatch, job_here};
 use railgate_runner::guarded;
 
+use batch_script::Watch;
 use clock::Clock;
 use counters::Counters;
 use ends::Ends;
@@ -102,7 +103,8 @@ fn stay(mine: &mut Mine) -> &'static str {
     let mut ends = Ends::new();
     let mut pausing = Pausing::new(mine);
     let mut guarding = Guarding::new(mine);
-    let mut search = Instant::now() + SEARCH;
+    let mut watch = Watch::new(mine);
+    let mut search = Instant::now() + watch.every(SEARCH);
     let mut seen = Instant::now();
     // What it needed only to start is not kept.
     let _ = drop_clean_pages();
@@ -145,13 +147,15 @@ fn stay(mine: &mut Mine) -> &'static str {
         xids.hear(mine, &mut counters);
         let now = Instant::now();
         if now >= search {
-            search = now + SEARCH;
+            search = now + watch.every(SEARCH);
             // An unknown state is no reason to end.
-            if job_is_here(run::PROC.as_ref(), mine.job).unwrap_or(true) {
+            let here = job_here(run::PROC.as_ref(), mine.job).unwrap_or(JobHere::Steps);
+            if here != JobHere::Gone {
                 seen = now;
             } else if now.duration_since(seen) >= ALONE {
                 return "no step of the job is left, and no epilog has run";
             }
+            watch.step(mine, here);
         }
     }
 }

@@ -16,6 +16,7 @@ use railgate_child::Task;
 use railgate_fsutil::read;
 use railgate_model::slurm_cgroup::job_of_cgroup;
 use railgate_model::{JobProcess, JobProcesses, Reading, UnixMillis};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_processes::{FILE_BYTES, MAX_ANCESTORS, Stat, read_stat, read_uid};
@@ -313,39 +314,53 @@ fn daemon_of(proc: &Path, pid: u32) -> Option<(u32, String)> {
     step_of_title(&title)
 }
 
-/// Returns whether the job has a slurmstepd on this node. If not, it has ended here or has not started. Runs in a child
-/// with a deadline, since reading the command line of a hanging process can hang.
+/// What a job has on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobHere {
+    /// No slurmstepd: it has ended here or has not started.
+    Gone,
+    /// Only the extern step: no task and no batch script.
+    OnlyExtern,
+    /// A step, or the batch script.
+    Steps,
+}
+
+/// Returns what the job has on this node, by its slurmstepd processes. Runs in a child with a deadline, since reading the command
+/// line of a hanging process can hang.
 ///
 /// # Errors
 /// Returns an error if the proc tree cannot be listed or the child does not answer.
-pub fn job_is_here(proc: &Path, job: u32) -> Result<bool, String> {
+pub fn job_here(proc: &Path, job: u32) -> Result<JobHere, String> {
     ask(HERE, proc, job)
 }
 
 /// Returns whether a job is suspended: it has processes, and all of them are stopped. Returns `false` if that cannot be
-/// determined. A child determines the processes of the job, as in [`job_is_here`], and only if some process is stopped.
+/// determined. A child determines the processes of the job, as in [`job_here`], and only if some process is stopped.
 pub fn job_is_stopped(proc: &Path, job: u32) -> bool {
     // Reading `stat` cannot hang.
     let stopped = |pid| read_stat(proc, pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.stopped()));
     pids(proc).is_ok_and(|pids| pids.into_iter().any(stopped)) && ask(STOPPED, proc, job).unwrap_or(false)
 }
 
-const HERE: &str = "job-is-here";
+const HERE: &str = "job-here";
 const STOPPED: &str = "job-is-stopped";
 const DEADLINE: Duration = Duration::from_secs(5);
 
 pub(crate) const TASKS: [Task; 2] = [
-    Task::new(HERE, |input| answer(input, is_here)),
+    Task::new(HERE, |input| answer(input, here)),
     Task::new(STOPPED, |input| answer(input, |proc, job| Ok(is_stopped(proc, job)))),
 ];
 
-fn ask(task: &str, proc: &Path, job: u32) -> Result<bool, String> {
+fn ask<T: DeserializeOwned>(task: &str, proc: &Path, job: u32) -> Result<T, String> {
     let order = serde_json::to_vec(&(proc, job)).map_err(|why| why.to_string())?;
     let said = railgate_child::ask(task, &order, DEADLINE)?;
     serde_json::from_slice(&said).map_err(|why| why.to_string())
 }
 
-fn answer(input: &[u8], look: impl FnOnce(&Path, u32) -> Result<bool, String>) -> Result<Vec<u8>, String> {
+fn answer<T: Serialize>(
+    input: &[u8],
+    look: impl FnOnce(&Path, u32) -> Result<T, String>,
+) -> Result<Vec<u8>, String> {
     let (proc, job): (PathBuf, u32) = serde_json::from_slice(input).map_err(|why| why.to_string())?;
     serde_json::to_vec(&look(&proc, job)?).map_err(|why| why.to_string())
 }
@@ -355,12 +370,21 @@ fn pids(proc: &Path) -> Result<Vec<u32>, String> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-fn is_here(proc: &Path, job: u32) -> Result<bool, String> {
-    Ok(pids(proc)?.into_iter().any(|pid| {
+fn here(proc: &Path, job: u32) -> Result<JobHere, String> {
+    let step = |pid: u32| {
         let comm = read::prefix(&proc.join(pid.to_string()).join("comm"), 64);
-        comm.is_ok_and(|name| name.trim_end() == "slurmstepd")
-            && daemon_of(proc, pid).is_some_and(|(own, _)| own == job)
-    }))
+        let (own, step) =
+            comm.is_ok_and(|name| name.trim_end() == "slurmstepd").then(|| daemon_of(proc, pid))??;
+        (own == job).then_some(step)
+    };
+    let mut found = JobHere::Gone;
+    for step in pids(proc)?.into_iter().filter_map(step) {
+        if step != "extern" {
+            return Ok(JobHere::Steps);
+        }
+        found = JobHere::OnlyExtern;
+    }
+    Ok(found)
 }
 
 fn is_stopped(proc: &Path, job: u32) -> bool {
@@ -473,7 +497,7 @@ mod tests {
         let expected =
             [("NCCL_DEBUG", "INFO"), ("NCCL_X", "a?[2J"), ("RAILGATE_SET", "A"), ("UCX_TLS", "rc")];
         assert_eq!(env, expected);
-        assert!(is_here(proc.0.path(), 7).unwrap() && !is_here(proc.0.path(), 8).unwrap());
+        assert_eq!([7, 8].map(|job| here(proc.0.path(), job)), [Ok(JobHere::Steps), Ok(JobHere::Gone)]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub use gpu_watch::{GpuWatch, own_memory_mib};
 pub use job_group::{GroupUse, JobGroup};
 pub use job_member::{JobMember, MemberState, MemberWork, NoMember};
 pub use job_outputs::{MOST_OUTPUTS, job_outputs};
-pub use job_processes::{JobProbe, job_is_here, job_is_stopped, job_processes};
+pub use job_processes::{JobHere, JobProbe, job_here, job_is_stopped, job_processes};
 pub use live::{Request, follow_up, live};
 pub use optics::module_of_dump;
 pub use process_end::{EndedProcess, ExitTold, Hold, ProcessId, ProcessWatch};

@@ -15,7 +15,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use railgate_probe::dispatch;
-use railgate_probe::{job_is_here, job_is_stopped};
+use railgate_probe::{JobHere, job_here, job_is_stopped};
 
 const SERVE: &str = "serve-what-never-answers";
 /// Size of the file, bytes.
@@ -133,14 +133,14 @@ fn guarded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
 fn the_command_line_of_a_users_process_is_not_read() {
     let tree = Tree::new(5001);
     let (here, stopped) = (tree.proc(), tree.proc());
-    assert_eq!(guarded("job_is_here", move || job_is_here(&here, JOB)), Ok(false));
+    assert_eq!(guarded("job_here", move || job_here(&here, JOB)), Ok(JobHere::Gone));
     assert!(!guarded("job_is_stopped", move || job_is_stopped(&stopped, JOB)));
 }
 
 fn a_hanging_process_of_root_ends_at_the_deadline() {
     let tree = Tree::new(0);
     let (here, stopped) = (tree.proc(), tree.proc());
-    let said = guarded("job_is_here", move || job_is_here(&here, JOB));
+    let said = guarded("job_here", move || job_here(&here, JOB));
     assert!(said.as_ref().is_err_and(|why| why.contains("no answer")), "{said:?}");
     assert!(!guarded("job_is_stopped", move || job_is_stopped(&stopped, JOB)));
 }

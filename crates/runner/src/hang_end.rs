@@ -195,7 +195,7 @@ fn put_note(places: &Places, client: &Client, node: &str, entries: &HangChange) 
     change(places, client, node, entries, LOCK_WAIT)
 }
 
-fn loaded() -> Result<(Places, Config, Client), String> {
+pub(crate) fn loaded() -> Result<(Places, Config, Client), String> {
     let places = Places::default();
     let config = Loaded::read(&places.config(), false, &node_name()).map_err(|why| why.in_one_line())?.config;
     let env: Env = std::env::vars_os().collect();

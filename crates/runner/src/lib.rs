@@ -18,6 +18,7 @@ mod hook;
 mod launch_config;
 mod launched;
 mod logging;
+mod lost_script;
 mod metrics;
 mod notify;
 mod places;
@@ -50,6 +51,7 @@ pub use hook::Hook;
 pub use launch_config::LaunchConfig;
 pub use launched::launched;
 pub use logging::{LogConfig, LogLevel, start as start_logging, start_stderr};
+pub use lost_script::{BatchScript, ScriptNode};
 pub use metrics::forget_job;
 pub use notify::{append_to_log, append_to_output, notify_owner};
 pub use places::Places;
@@ -70,6 +72,7 @@ pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_store::TASKS.to_vec();
     tasks.extend([notify::TASK, application::TASK, ranks::TASK, preflight_mark::TASK, launched::TASK]);
+    tasks.push(lost_script::TASK);
     tasks.extend(hang_end::TASKS);
     tasks
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use railgate_model::Phase;
 use railgate_node_report::{DecisionKind, DecisionNode};
 use railgate_slurm::{
-    Acting, Blamed, Consent, Event, JobState, NodeState, Reason, Uncounted, Used, after_node_fail, effect,
-    move_delay,
+    Acting, Blamed, Consent, Event, JobState, LostScript, NodeState, Reason, Uncounted, Used,
+    after_node_fail, effect, move_delay,
 };
 
 use crate::call::{Call, now};
-use crate::evidence::states;
+use crate::evidence::{states, states_of};
 use crate::record::{Down, Record, budget, decision, entry, not_counted, seen};
 use crate::tally;
 use crate::wait;
@@ -62,6 +62,9 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
             nodes = states(call, &mut problems);
         }
     }
+    if matches!(by(call, job, &nodes), By::Request) {
+        nodes.extend(node_of_lost_script(call, attempt, &mut problems));
+    }
     for problem in problems {
         tracing::warn!(job = %call.name, "{problem}");
     }
@@ -83,6 +86,18 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
                 "requeued by its owner, an admin or a preemption",
             );
         }
+    }
+}
+
+/// The node whose failure cost a job with `--no-kill` its batch script. It is no longer in the job's list of nodes.
+fn node_of_lost_script(call: &Call, attempt: u32, problems: &mut Vec<String>) -> Vec<NodeState> {
+    let comment = call.client.admin_comment(&call.name).unwrap_or_else(|why| {
+        problems.push(why.to_string());
+        None
+    });
+    match comment.as_deref().and_then(LostScript::find) {
+        Some(lost) if lost.attempt == attempt => states_of(call, &lost.node, problems),
+        _ => Vec::new(),
     }
 }
 
@@ -381,6 +396,28 @@ mod tests {
         handle(&scene.call());
         assert_eq!(scene.ledger()[0].event, Event::Requeued);
         assert!(scene.changes().is_empty());
+    }
+
+    #[test]
+    fn the_death_of_the_batch_scripts_node_counts_although_slurm_has_removed_it_from_the_job() {
+        for (noted, wants) in [(0, Event::NodeFail), (1, Event::Requeued)] {
+            let scene = Scene::new("0", "1");
+            scene.jobs(&[waiting("1")]);
+            let (good, dead) = (node("n1", "IDLE", ""), node("n0", "DOWN", "Not responding"));
+            scene.file("nodes", &good);
+            scene.file("nodes.next", &dead);
+            let note = LostScript { attempt: noted, node: "n0".to_owned() };
+            scene.file("standings", &format!("railgate: {};\n", note.text()));
+            handle(&scene.call());
+            let ledger = scene.ledger();
+            assert_eq!((ledger.len(), ledger[0].event), (1, wants), "{ledger:?}");
+            if noted == 0 {
+                assert_eq!(
+                    (ledger[0].blamed[0].node.as_str(), ledger[0].why.as_str()),
+                    ("n0", "n0 went down (Not responding)")
+                );
+            }
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod held_locks;
 mod hostile;
 mod killed;
 mod launch;
+mod lost_script;
 mod messages;
 mod metrics;
 mod nccl_release;
