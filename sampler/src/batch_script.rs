@@ -74,10 +74,7 @@ impl Watch {
         if let Some(answer) = self.answer.take() {
             match answer.join().unwrap_or_else(|_| Err("a thread failed".to_owned())) {
                 Ok(ScriptNode::NotLost) => {}
-                Ok(ScriptNode::Lost(what, _)) => {
-                    tracing::warn!(job = mine.job, "{what}");
-                    self.script = None;
-                }
+                Ok(ScriptNode::Lost(..)) => self.script = None,
                 Err(why) => {
                     tracing::info!(job = mine.job, "whether the batch script is lost is not known: {why}");
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use railgate_child::{Task, ask};
 use railgate_model::Job;
 use railgate_node_report::NodeReport;
-use railgate_slurm::{Acting, Consent, JobRef, JobState, LostScript, NodeState, Refusable, effect};
+use railgate_slurm::{Acting, Consent, JobRef, JobState, NodeState, Refusable};
 use serde::{Deserialize, Serialize};
 
 use crate::{acting, append_to_log, hang_end::loaded};
@@ -64,13 +64,17 @@ impl BatchScript {
         let order = serde_json::to_vec(self).map_err(|why| why.to_string())?;
         let said = ask(REVIVE, &order, DEADLINE)?;
         let found = serde_json::from_slice(&said).map_err(|why| why.to_string())?;
-        if let ScriptNode::Lost(what, Some(output)) = &found
-            && let Err(why) = append_to_log(&self.job, output, &format!("railgate: {what}"))
-        {
-            tracing::info!(
-                job = self.job.id,
-                "{output:?}: the line about the batch script is not written: {why}"
-            );
+        if let ScriptNode::Lost(what, output) = &found {
+            // At once: the epilog ends the sampler as soon as the job is requeued.
+            tracing::warn!(job = self.job.id, "{what}");
+            let line = format!("railgate: {what}");
+            let written = output.as_ref().map(|output| append_to_log(&self.job, output, &line));
+            if let Some(Err(why)) = written {
+                tracing::info!(
+                    job = self.job.id,
+                    "the job's output lacks the line about its batch script: {why}"
+                );
+            }
         }
         Ok(found)
     }
@@ -122,8 +126,6 @@ fn revive(input: &[u8]) -> Result<Vec<u8>, String> {
                         format!("{what}, and is not requeued: {why}; `scancel {}` ends it", job.name)
                     }
                     None => {
-                        let lost = LostScript { attempt: script.attempt, node: script.node.clone() };
-                        effect::note(&client, &job.name, &lost.text());
                         client.requeue(&job.name).map_err(|why| why.to_string())?;
                         format!("{what}, and is requeued")
                     }

@@ -28,36 +28,6 @@ pub(crate) fn with_field(comment: &str, text: &str) -> Option<String> {
     (changed.len() <= MAX_ADMIN_COMMENT).then_some(changed)
 }
 
-/// A note in our field: the node of the batch script was down, and railgate requeued the job for that. Slurm itself takes the node
-/// out of the job's list of nodes before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostScript {
-    /// `SLURM_JOB_RESTART_COUNT` of the attempt.
-    pub attempt: u32,
-    /// The node.
-    pub node: String,
-}
-
-impl LostScript {
-    const MIDDLE: &str = ": the node of the batch script is down: ";
-
-    /// The text for [`crate::effect::note`].
-    pub fn text(&self) -> String {
-        format!("attempt {}{}{}", self.attempt, Self::MIDDLE, self.node)
-    }
-
-    /// Finds the note in an AdminComment, which only admins can write.
-    pub fn find(comment: &str) -> Option<Self> {
-        let (start, end) = place(comment)?;
-        let field = comment.get(start + FIELD.len()..end)?.trim_end_matches(';').trim();
-        let (attempt, node) = field.strip_prefix("attempt ")?.split_once(Self::MIDDLE)?;
-        let of_a_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let attempt = attempt.parse().ok()?;
-        (!node.is_empty() && node.chars().all(of_a_name))
-            .then(|| LostScript { attempt, node: node.to_owned() })
-    }
-}
-
 /// Byte range of our field: at the beginning or after a blank, up to its semicolon.
 fn place(comment: &str) -> Option<(usize, usize)> {
     let start = comment
@@ -87,19 +57,6 @@ mod tests {
         }
         assert_eq!(with_field("", "a;b\nc").unwrap(), "railgate: a,b?c;");
         assert_eq!(with_field(&"x".repeat(MAX_ADMIN_COMMENT), "held"), None);
-    }
-
-    #[test]
-    fn a_lost_script_is_found_in_our_field_only() {
-        let lost = LostScript { attempt: 2, node: "gn-1.site".to_owned() };
-        let comment = with_field("JS1:abc==", &lost.text()).unwrap();
-        assert_eq!(LostScript::find(&comment), Some(lost.clone()));
-        assert_eq!(LostScript::find(&lost.text()), None, "not in our field");
-        for text in ["attempt 2: gn1 went down", "attempt x: the node of the batch script is down: gn1"] {
-            assert_eq!(LostScript::find(&with_field("", text).unwrap()), None, "{text}");
-        }
-        let list = LostScript { node: "gn[1-9]".to_owned(), ..lost };
-        assert_eq!(LostScript::find(&with_field("", &list.text()).unwrap()), None);
     }
 
     proptest! {

@@ -83,7 +83,7 @@ pub fn delay(client: &Client, name: &JobRef, by: std::time::Duration) {
     tried("StartTime", client.update_job(name, &[("StartTime", &start)]));
 }
 
-/// Sets our field in the AdminComment of a job; everything else in it stays.
+/// Sets our field in the AdminComment of a pending job; everything else in it stays.
 pub fn note(client: &Client, name: &JobRef, text: &str) {
     match client.admin_comment(name) {
         Ok(Some(comment)) => match with_field(&comment, text) {

@@ -24,7 +24,6 @@ mod spool;
 mod typed;
 
 pub use accounting::{Line as AccountingLine, Noted, note_in_accounting};
-pub use admin_comment::LostScript;
 pub use answer::{
     HeldNode, JobStanding, JobState, ListedJob, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
 };

@@ -5,8 +5,8 @@ use std::time::Duration;
 use railgate_model::Phase;
 use railgate_node_report::{DecisionKind, DecisionNode};
 use railgate_slurm::{
-    Acting, Blamed, Consent, Event, JobState, LostScript, NodeState, Reason, Uncounted, Used,
-    after_node_fail, effect, move_delay,
+    Acting, Blamed, Consent, Event, JobState, NodeState, Reason, Uncounted, Used, after_node_fail, effect,
+    hostlist, move_delay,
 };
 
 use crate::call::{Call, now};
@@ -63,7 +63,7 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
         }
     }
     if matches!(by(call, job, &nodes), By::Request) {
-        nodes.extend(node_of_lost_script(call, attempt, &mut problems));
+        nodes.extend(removed_batch_host(call, job, &mut problems));
     }
     for problem in problems {
         tracing::warn!(job = %call.name, "{problem}");
@@ -89,16 +89,14 @@ pub(crate) fn explain(call: &Call, job: &JobState) {
     }
 }
 
-/// The node whose failure cost a job with `--no-kill` its batch script. It is no longer in the job's list of nodes.
-fn node_of_lost_script(call: &Call, attempt: u32, problems: &mut Vec<String>) -> Vec<NodeState> {
-    let comment = call.client.admin_comment(&call.name).unwrap_or_else(|why| {
-        problems.push(why.to_string());
-        None
-    });
-    match comment.as_deref().and_then(LostScript::find) {
-        Some(lost) if lost.attempt == attempt => states_of(call, &lost.node, problems),
-        _ => Vec::new(),
+/// The node of the batch script, if Slurm has taken it out of the job's nodes: it does that with a node that fails under a job with
+/// `--no-kill`.
+fn removed_batch_host(call: &Call, job: &JobState, problems: &mut Vec<String>) -> Vec<NodeState> {
+    let nodes = hostlist::expand(call.nodelist()).unwrap_or_default();
+    if job.batch_host.is_empty() || nodes.is_empty() || nodes.contains(&job.batch_host) {
+        return Vec::new();
     }
+    states_of(call, &job.batch_host, problems)
 }
 
 /// Slurm would requeue a job endlessly if its failures cannot be counted, so it is held, provided that it may be
@@ -400,20 +398,18 @@ mod tests {
 
     #[test]
     fn the_death_of_the_batch_scripts_node_counts_although_slurm_has_removed_it_from_the_job() {
-        for (noted, wants) in [(0, Event::NodeFail), (1, Event::Requeued)] {
+        for (host, wants) in [("n0", Event::NodeFail), ("n1", Event::Requeued)] {
             let scene = Scene::new("0", "1");
-            scene.jobs(&[waiting("1")]);
-            let (good, dead) = (node("n1", "IDLE", ""), node("n0", "DOWN", "Not responding"));
-            scene.file("nodes", &good);
-            scene.file("nodes.next", &dead);
-            let note = LostScript { attempt: noted, node: "n0".to_owned() };
-            scene.file("standings", &format!("railgate: {};\n", note.text()));
+            scene.jobs(&[waiting("1").replace("NodeList= ", &format!("NodeList= BatchHost={host} "))]);
+            scene.file("nodes", &node("n1", "IDLE", ""));
+            scene.file("nodes.next", &node("n0", "DOWN", "Not responding"));
             handle(&scene.call());
             let ledger = scene.ledger();
             assert_eq!((ledger.len(), ledger[0].event), (1, wants), "{ledger:?}");
-            if noted == 0 {
+            if wants == Event::NodeFail {
+                let blamed = &ledger[0].blamed[0];
                 assert_eq!(
-                    (ledger[0].blamed[0].node.as_str(), ledger[0].why.as_str()),
+                    (blamed.node.as_str(), ledger[0].why.as_str()),
                     ("n0", "n0 went down (Not responding)")
                 );
             }

@@ -52,7 +52,7 @@ fn a_job_without_its_script_is_requeued_if_its_owner_agreed() -> Result<()> {
         assert!(!log.contains("attempt 1 rank 0 on gn1"), "{log}");
         assert_eq!(job.restarts(), 1);
         let report = cluster.alice().run(&["railgate", "report", &agreed.to_string()])?.ok()?;
-        assert!(report.contains("NODE DIED; gn1 DOWN: Not responding at "), "{report}");
+        assert!(report.contains("NODE DIED; gn1 DOWN"), "{report}");
         let ledger = cluster.read(CONTROLLER, LEDGER)?;
         assert!(ledger.contains("\"event\":\"node-fail\"") && ledger.contains("gn1"), "{ledger}");
         Ok(())

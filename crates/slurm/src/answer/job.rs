@@ -43,6 +43,8 @@ pub struct JobState {
     pub excluded: String,
     /// `NodeList`, compressed; for a completing job the nodes whose epilog has not ended.
     pub nodes: String,
+    /// `BatchHost`: the node of the batch script, until a job that was requeued has left its nodes; empty if none.
+    pub batch_host: String,
     /// The job, or another component of it, requested GPUs.
     pub gpus: bool,
     /// `StdOut` is `/dev/null`: there is no log to lose.
@@ -117,6 +119,7 @@ fn job(record: &str) -> Result<JobState, String> {
         required: list("ReqNodeList")?,
         excluded: list("ExcNodeList")?,
         nodes: list("NodeList")?,
+        batch_host: list("BatchHost")?,
         // Which of these fields exist depends on release and configuration. If a user imitates one in the job's name,
         // the only effect is that `requeue.without_gpus` does not apply to the job.
         gpus: record.split(' ').any(|word| {
