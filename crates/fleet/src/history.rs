@@ -114,6 +114,18 @@ impl History {
         self.index.keys().map(String::as_str)
     }
 
+    /// Returns when a node became known, and when it took no jobs since: from, to. An interval that has not ended ends at
+    /// [`History::now`]. `None` without an event about the node.
+    pub fn service(&self, node: &str) -> Option<(UnixMillis, &[(UnixMillis, UnixMillis)])> {
+        let node = self.nodes.get(*self.index.get(node)?)?;
+        Some((node.first, &node.out))
+    }
+
+    /// Returns the time of the first event; [`History::now`] without one.
+    pub fn begin(&self) -> UnixMillis {
+        self.begin
+    }
+
     /// Returns all attempts by job and attempt.
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts

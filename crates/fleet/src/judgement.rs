@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::blame::{Blame, blames, killers};
+use crate::event::Cause;
 use crate::exposure::{Exposure, stratum};
 use crate::fault::{Fault, faults};
 use crate::history::History;
@@ -21,6 +23,21 @@ pub struct Judgement {
     pub blames: Vec<Blame>,
     /// All nodes, by name.
     pub nodes: Vec<NodeRecord>,
+    /// All faults, by start and node.
+    pub faults: Vec<NodeFault>,
+}
+
+/// One episode on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFault {
+    /// The node.
+    pub node: String,
+    /// First observation.
+    pub time: UnixMillis,
+    /// What failed.
+    pub cause: Cause,
+    /// Whether it counts against the node. Faults in incidents, of jobs that failed their nodes, and beside a node with proof do not.
+    pub counts: bool,
 }
 
 impl Judgement {
@@ -60,7 +77,20 @@ pub fn judge(history: &History, settings: &Settings) -> Judgement {
     };
     let nodes = records(&case);
     let blames = blames(history, settings, &faults, &found, &killers);
-    Judgement { incidents: found.incidents, blames, nodes }
+    let counted: BTreeSet<usize> = alone.iter().copied().collect();
+    let mut of_nodes: Vec<NodeFault> = faults
+        .iter()
+        .enumerate()
+        .map(|(index, fault)| NodeFault {
+            node: history.name(fault.node).to_owned(),
+            time: fault.time,
+            cause: fault.cause,
+            counts: counted.contains(&index),
+        })
+        .collect();
+    // The order of the indices depends on the order in which nodes became known.
+    of_nodes.sort_by(|one, other| (one.time, &one.node).cmp(&(other.time, &other.node)));
+    Judgement { incidents: found.incidents, blames, nodes, faults: of_nodes }
 }
 
 /// Strata of the faults since a time.

@@ -33,7 +33,7 @@ pub use event::{
 };
 pub use history::History;
 pub use incident::{Incident, Reason};
-pub use judgement::{Judgement, judge};
+pub use judgement::{Judgement, NodeFault, judge};
 pub use lemon::{NodeRecord, Ratio, Standing};
 pub use reliability::{Advice, BySize, by_size, checkpoint_interval};
 pub use settings::Settings;

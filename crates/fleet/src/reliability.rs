@@ -111,7 +111,7 @@ pub fn checkpoint_interval(sizes: &[BySize], nodes: usize, write_s: f64, setting
     };
     if size.node.failures < settings.fewest_for_advice {
         return Advice::Refused(format!(
-            "{} failures of jobs of about this size are too few: at least {}",
+            "too few failures of jobs of about this size: {}, at least {} are needed",
             size.node.failures, settings.fewest_for_advice
         ));
     }

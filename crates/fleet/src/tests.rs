@@ -319,6 +319,22 @@ fn a_leaf_switch_is_one_incident_and_no_drains() {
 }
 
 #[test]
+fn the_judgement_has_each_fault_and_whether_it_counts() {
+    let mut story = Story::new();
+    leaf_fails(&mut story, T + 20 * DAY);
+    story.add(T + 27 * DAY, What::Drained { node: name(7), by: Drainer::Admin, reason: String::new() });
+    let (history, judgement) = (story.history(), story.judge());
+    let (counted, aside): (Vec<_>, Vec<_>) = judgement.faults.iter().partition(|fault| fault.counts);
+    assert_eq!((counted.len(), aside.len()), (10, 30), "{:?}", judgement.faults);
+    assert_eq!((counted[0].node.as_str(), counted[0].cause), ("n40", Cause::Gpu));
+    assert!(aside.iter().all(|fault| fault.cause == Cause::Network));
+    assert!(judgement.faults.is_sorted_by_key(|fault| (fault.time, &fault.node)));
+    assert_eq!(history.service("n07"), Some((T, &[(T + 27 * DAY, T + 28 * DAY)][..])));
+    assert_eq!(history.service("n08"), Some((T, &[][..])));
+    assert!(history.service("absent").is_none() && history.begin() == T);
+}
+
+#[test]
 fn two_failures_at_once_are_not_one_of_the_image() {
     let mut story = Story::new();
     for node in 0..64 {

@@ -359,6 +359,7 @@ fn a_judgement_becomes_conditions() {
         ],
         blames: Vec::new(),
         nodes: vec![record("a", Standing::Lemon), record("b", Standing::Ordinary)],
+        faults: Vec::new(),
     };
     let reservations = BTreeMap::from([("a".to_owned(), BTreeSet::from(["maint".to_owned()]))]);
     let conditions = fleet_conditions(&judgement, &reservations);

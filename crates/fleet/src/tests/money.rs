@@ -150,7 +150,7 @@ fn advice_is_refused_without_enough_failures() {
         Advice::Refused(why) => why,
         Advice::Every { .. } => panic!("{nodes} {write_s}"),
     };
-    assert_eq!(refused(4, 60.0), "4 failures of jobs of about this size are too few: at least 5");
+    assert_eq!(refused(4, 60.0), "too few failures of jobs of about this size: 4, at least 5 are needed");
     assert_eq!(refused(100, 60.0), "no job of about this size has run");
     assert_eq!(refused(4, f64::NAN), "the time to write a checkpoint is not known");
     let story = failing(100);
