@@ -41,6 +41,11 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`fleet` is pure: it judges the events of many nodes and jobs, and neither collects nor stores them (decision 0015)",
     ),
     (
+        "fleet-page",
+        &["fleet", "model", "page", "text"],
+        "`fleet-page` is pure: it shows a judgement, and neither judges nor decides who may see names",
+    ),
+    (
         "alerts",
         &["fleet", "model", "text"],
         "`alerts` is pure: it decides which messages are due, and neither sends nor keeps them (decision 0017)",

@@ -9,6 +9,7 @@
 
 mod generator;
 mod meta;
+mod page;
 mod random;
 mod score;
 mod work;
