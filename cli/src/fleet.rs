@@ -3,6 +3,7 @@
 mod cost;
 mod node;
 mod overview;
+mod page;
 mod silences;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ Examples:
   railgate fleet incidents       what failed at once, and why
   railgate fleet cost            GPU hours that were lost, by reason
   railgate fleet lemons --format json
+  railgate fleet --format html --out fleet.html
+                                 one page: what needs action, figures, nodes by days
   railgate fleet silences        nodes about which no alerts are sent
 
 Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. Intervals contain the true value with a \
@@ -35,8 +38,24 @@ pub(crate) struct Args {
     #[arg(long, global = true, value_name = "FILE")]
     database: Option<PathBuf>,
     /// How to print it
-    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, global = true, value_enum, default_value_t = Show::Table)]
+    format: Show,
+    /// With --format html: where to write the page, as SlurmUser [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// With --format html: who reads the page [default: all]
+    #[arg(long, value_enum)]
+    audience: Option<page::Audience>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Show {
+    /// For people
+    Table,
+    /// For programs: docs/json.md; fields are never renamed
+    Json,
+    /// One page of the whole fleet, opens offline; without a subcommand
+    Html,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -91,13 +110,23 @@ struct Export<'a> {
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
+    let is_page = args.format == Show::Html;
+    anyhow::ensure!(
+        !is_page || args.command.is_none(),
+        "only the whole fleet has a page: `railgate fleet --format html`"
+    );
+    anyhow::ensure!(
+        is_page || (args.out.is_none() && args.audience.is_none()),
+        "--out and --audience need --format html"
+    );
+    let format = if args.format == Show::Json { Format::Json } else { Format::Table };
     let database = match &args.database {
         Some(file) => file.clone(),
         None => site.config()?.fleet.database,
     };
     match &args.command {
-        Some(Command::Silences) => return silences::list(site, &database, args.format).map(|()| exit::OK),
-        Some(Command::Silence(new)) => return silences::add(&database, new, args.format),
+        Some(Command::Silences) => return silences::list(site, &database, format).map(|()| exit::OK),
+        Some(Command::Silence(new)) => return silences::add(&database, new, format),
         Some(Command::Unsilence { id }) => return silences::remove(site, &database, id),
         _ => {}
     }
@@ -105,13 +134,16 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     match &args.command {
         // Done above: they need no history.
         Some(Command::Silences | Command::Silence(_) | Command::Unsilence { .. }) => {}
-        None => overview::print(&known, args.format)?,
-        Some(Command::Node { name }) => return node::node(&known, name, args.format),
-        Some(Command::Card { uuid }) => return node::card(&known, uuid, args.format),
-        Some(Command::Incidents) => overview::incidents(&known, args.format)?,
-        Some(Command::Incident { id }) => return overview::incident(&known, id, args.format),
-        Some(Command::Lemons) => overview::lemons(&known, args.format)?,
-        Some(Command::Cost) => cost::print(&known, args.format)?,
+        None if is_page => {
+            page::print(site, &known, args.audience.unwrap_or_default(), args.out.as_deref())?;
+        }
+        None => overview::print(&known, format)?,
+        Some(Command::Node { name }) => return node::node(&known, name, format),
+        Some(Command::Card { uuid }) => return node::card(&known, uuid, format),
+        Some(Command::Incidents) => overview::incidents(&known, format)?,
+        Some(Command::Incident { id }) => return overview::incident(&known, id, format),
+        Some(Command::Lemons) => overview::lemons(&known, format)?,
+        Some(Command::Cost) => cost::print(&known, format)?,
         Some(Command::Export) => output::json(&Export { schema: 1, events: &known.events })?,
     }
     Ok(exit::OK)

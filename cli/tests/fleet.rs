@@ -1,6 +1,7 @@
 //! `railgate fleet` over a history that the test writes.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,7 +70,8 @@ impl Fleet {
             let attempt = Attempt {
                 job,
                 attempt: 0,
-                uid: 1000,
+                // Without a name on any machine.
+                uid: 4_000_000_000,
                 partition: "train".to_owned(),
                 nodes: (4..8).map(name).collect(),
                 gpus,
@@ -101,6 +103,24 @@ impl Fleet {
     fn json(&self, words: &[&str]) -> Value {
         serde_json::from_str(&self.said(&[words, &["--format", "json"]].concat())).unwrap()
     }
+}
+
+/// `scontrol show config` with this PrivateData, and a configuration that uses it. `None`: scontrol fails.
+fn slurm(dir: &TempDir, private: Option<&str>) -> PathBuf {
+    let bin = dir.path().join("bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    let script = match private {
+        Some(private) => {
+            format!("#!/bin/sh\nprintf 'PrivateData             = {private}\\nReturnToService = 1\\n'\n")
+        }
+        None => "#!/bin/sh\nexit 1\n".to_owned(),
+    };
+    let scontrol = bin.join("scontrol");
+    std::fs::write(&scontrol, script).unwrap();
+    std::fs::set_permissions(&scontrol, PermissionsExt::from_mode(0o755)).unwrap();
+    let config = dir.path().join("railgate.toml");
+    std::fs::write(&config, format!("[slurm]\nbin_dir = '{}'\n", bin.display())).unwrap();
+    config
 }
 
 /// Fails with the whole output if a part is missing.
@@ -195,6 +215,100 @@ fn costs_are_intervals_by_partition_reason_and_size() {
     let json = fleet.json(&["cost"]);
     assert_eq!((&json["attempts"], &json["without_gpus"]), (&3.into(), &1.into()));
     assert_eq!(json["lost"][0]["attempts"], 1);
+}
+
+#[test]
+fn the_page_has_lemons_incidents_and_nodes_out_of_service() {
+    let fleet = Fleet::new();
+    let page = fleet.said(&["--format", "html", "--audience", "admins"]);
+    has(
+        &page,
+        &[
+            "<!doctype html>",
+            "1 lemon, 1 node out of service",
+            "drain it after a self-test confirms a fault",
+            "4 x GPU on card GPU-5",
+            "<td>n07</td><td>an admin</td><td>new fans</td>",
+            "640 GPU-hours",
+            "without 1 attempt without GPUs or without a report of their number",
+            "<td>n[00-29]</td>",
+            "<td class=\"n\">1</td><td>uid 4000000000</td>",
+        ],
+    );
+    assert!(!page.contains("Without user names"));
+    for words in [
+        &["cost", "--format", "html"][..],
+        &["--out", "page.html"],
+        &["--format", "json", "--audience", "all"],
+    ] {
+        assert_eq!(fleet.run(words).status.code(), Some(2), "{words:?}");
+    }
+}
+
+#[test]
+fn the_page_for_all_has_names_only_where_slurm_shows_them() {
+    let fleet = Fleet::new();
+    let dir = tempfile::tempdir().unwrap();
+    for (private, why) in [
+        (Some("none"), None),
+        (Some("accounts,nodes"), None),
+        (Some("cloud,Jobs"), Some("PrivateData of Slurm contains Jobs.")),
+        (Some("users,usage"), Some("PrivateData of Slurm contains users, usage.")),
+        (None, Some("PrivateData of Slurm could not be read.")),
+    ] {
+        let config = slurm(&dir, private);
+        let output = fleet.run(&["--format", "html", "--config", config.to_str().unwrap()]);
+        let (page, err) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{err}");
+        assert_eq!(
+            page.contains("uid 4000000000") && page.contains("new fans"),
+            why.is_none(),
+            "{private:?}"
+        );
+        match why {
+            Some(why) => has(&page, &[&format!("Without user names and job IDs: {why}")]),
+            None => assert!(!page.contains("Without user names"), "{private:?}"),
+        }
+        assert_eq!(
+            err.contains("the configuration of Slurm could not be read: "),
+            private.is_none(),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn the_page_replaces_a_file_and_follows_no_link() {
+    let fleet = Fleet::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fleet.html");
+    let write = |audience: &str| {
+        fleet.run(&["--format", "html", "--audience", audience, "--out", file.to_str().unwrap()])
+    };
+    let config = slurm(&dir, Some("none"));
+    let mode = || std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    let said = write("admins");
+    assert!(said.status.success() && said.stdout.is_empty(), "{said:?}");
+    assert_eq!(mode(), 0o600);
+    let all = ["--format", "html", "--out", file.to_str().unwrap(), "--config", config.to_str().unwrap()];
+    assert!(fleet.run(&all).status.success());
+    assert_eq!(mode(), 0o644);
+    has(&std::fs::read_to_string(&file).unwrap(), &["<!doctype html>", "</html>"]);
+    std::fs::remove_file(&file).unwrap();
+    let other = dir.path().join("other");
+    std::fs::write(&other, "kept").unwrap();
+    symlink(&other, &file).unwrap();
+    let refused = write("admins");
+    assert_eq!(refused.status.code(), Some(2));
+    has(&String::from_utf8(refused.stderr).unwrap(), &["fleet.html: exists, and is not a regular file"]);
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert_eq!(write("admins").status.code(), Some(2));
+    let names: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 4, "no temporary file is left: {names:?}");
 }
 
 #[test]

@@ -253,6 +253,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "diagnosis",
             "fabric",
             "fleet",
+            "fleet-page",
             "fleet-store",
             "fsutil",
             "gate",

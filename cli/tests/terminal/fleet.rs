@@ -71,6 +71,7 @@ pub(crate) fn fleet(stage: &mut Stage) {
     writer.take_in(&events(), T).unwrap();
     drop(writer);
     stage.shows_both(&["fleet"], true);
+    page(stage);
     stage.shows_both(&["fleet", "node", "gn1"], true);
     stage.shows_both(&["fleet", "node", &text], true);
     stage.shows_both(&["fleet", "card", &text], true);
@@ -87,6 +88,21 @@ pub(crate) fn fleet(stage: &mut Stage) {
     stage.shows(&["fleet", "--database", &other]);
     stage.write("state/fleet/fleet.db", &text);
     stage.run(&["fleet"]);
+}
+
+/// The page, with hostile names of files and a hostile answer of Slurm.
+fn page(stage: &mut Stage) {
+    let text = hostile();
+    stage.shows(&["fleet", "--format", "html", "--audience", "admins"]);
+    // Without Slurm, and with an answer that names what is hidden.
+    stage.run(&["fleet", "--format", "html"]);
+    stage.write("private", format!("PrivateData = jobs{text},usage,{text}\n"));
+    stage.program("scontrol", &format!("cat {}", stage.path("private").display()));
+    stage.run(&["fleet", "--format", "html"]);
+    stage.program("scontrol", &format!("cat {} >&2; exit 1", stage.path("private").display()));
+    stage.shows(&["fleet", "--format", "html"]);
+    stage.shows(&["fleet", "--format", "html", "--audience", "admins", "--out", &format!("absent/{text}")]);
+    stage.run(&["fleet", "--format", "html", "--audience", "admins", "--out", &text]);
 }
 
 pub(crate) fn silences(stage: &mut Stage) {
