@@ -335,21 +335,15 @@ impl Node {
         shares
     }
 
-    /// Whether [`Node::shares`] contains it.
-    pub(crate) fn has(&self, shared: &Shared, time: UnixMillis) -> bool {
-        let Some(known) = self.places.get(&shared.kind) else { return false };
-        let at = known.iter().rev().find(|(since, _)| *since <= time).or(known.first());
-        at.is_some_and(|(_, names)| names.contains(&shared.name))
-    }
-
-    /// All that the node ever shared.
-    pub(crate) fn ever_shared(&self) -> BTreeSet<Shared> {
-        let of_kind = |(kind, known): (&SharedKind, &Vec<(UnixMillis, BTreeSet<String>)>)| {
-            let kind = *kind;
-            let names = known.iter().flat_map(|(_, names)| names.iter().cloned()).collect::<Vec<String>>();
-            names.into_iter().map(move |name| Shared { kind, name })
-        };
-        self.places.iter().flat_map(of_kind).collect()
+    /// When [`Node::shares`] contains what: from, and to where that has an end.
+    pub(crate) fn shared_when(&self) -> impl Iterator<Item = (Shared, UnixMillis, Option<UnixMillis>)> {
+        self.places.iter().flat_map(|(kind, known)| {
+            known.iter().enumerate().flat_map(move |(index, (since, names))| {
+                let from = if index == 0 { 0 } else { *since };
+                let to = known.get(index + 1).map(|(next, _)| *next);
+                names.iter().map(move |name| (Shared { kind: *kind, name: name.clone() }, from, to))
+            })
+        })
     }
 
     /// The cards that were last seen in the node; `None` if they were never read.

@@ -93,16 +93,29 @@ struct Cluster {
     gain: f64,
 }
 
+/// Faults of one place between pauses that are too long for one cause. No cluster spans two of them, so that only the
+/// blocks of faults that were taken are searched again.
+struct Block {
+    place: Place,
+    faults: Vec<usize>,
+}
+
 struct Scan<'a> {
     history: &'a History,
     settings: &'a Settings,
     faults: &'a [Fault],
     /// Faults by place, by time.
     places: BTreeMap<Place, Vec<usize>>,
-    of_fault: Vec<BTreeSet<Place>>,
+    /// By place, cause and time.
+    blocks: Vec<Block>,
+    /// Indices of the blocks of each fault.
+    of_fault: Vec<Vec<usize>>,
     /// Number of places of each kind in the fleet.
     kinds: BTreeMap<SharedKind, usize>,
-    members: BTreeMap<(Shared, UnixMillis), usize>,
+    /// Number of nodes that share something, from each time at which it changes. Counted once: large clusters are searched again and again.
+    members: BTreeMap<Shared, Vec<(UnixMillis, usize)>>,
+    /// Attempts by user.
+    of_user: BTreeMap<u32, Vec<usize>>,
     /// Faults per millisecond of a node.
     rate: f64,
 }
@@ -113,7 +126,7 @@ pub(crate) fn incidents(history: &History, settings: &Settings, faults: &[Fault]
     // The first pass counts faults of incidents as if each node had failed alone, which makes it cautious.
     for _ in 0..2 {
         let alone = found.of_fault.iter().filter(|incident| incident.is_none()).count();
-        let mut scan = Scan::new(history, settings, faults, alone);
+        let scan = Scan::new(history, settings, faults, alone);
         found = scan.run();
     }
     found
@@ -122,41 +135,50 @@ pub(crate) fn incidents(history: &History, settings: &Settings, faults: &[Fault]
 impl<'a> Scan<'a> {
     fn new(history: &'a History, settings: &'a Settings, faults: &'a [Fault], alone: usize) -> Scan<'a> {
         let mut places: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
-        let mut of_fault = Vec::with_capacity(faults.len());
         for (index, fault) in faults.iter().enumerate() {
-            let of = places_of(history, settings, fault);
-            for place in &of {
-                places.entry(place.clone()).or_default().push(index);
+            for place in places_of(history, settings, fault) {
+                places.entry(place).or_default().push(index);
             }
-            of_fault.push(of);
         }
-        let shared: BTreeSet<Shared> = history.nodes.iter().flat_map(|node| node.ever_shared()).collect();
+        let blocks = blocks(&places, settings, faults);
+        let mut of_fault = vec![Vec::new(); faults.len()];
+        for (index, block) in blocks.iter().enumerate() {
+            for fault in &block.faults {
+                of_fault[*fault].push(index);
+            }
+        }
+        let members = members(history);
         let mut kinds = BTreeMap::new();
-        for shared in shared {
+        for shared in members.keys() {
             *kinds.entry(shared.kind).or_insert(0) += 1;
+        }
+        let mut of_user: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (index, attempt) in history.attempts.iter().enumerate() {
+            of_user.entry(attempt.uid).or_default().push(index);
         }
         let span = history.now.saturating_sub(history.begin).max(settings.together);
         let rate = (alone as f64 + 1.0) / (history.nodes.len().max(1) as f64 * span as f64);
-        Scan { history, settings, faults, places, of_fault, kinds, members: BTreeMap::new(), rate }
+        Scan { history, settings, faults, places, blocks, of_fault, kinds, members, of_user, rate }
     }
 
-    fn run(&mut self) -> Found {
+    fn run(&self) -> Found {
         let mut found = Found { of_fault: vec![None; self.faults.len()], ..Found::default() };
         let mut taken: Vec<(Place, Cluster)> = Vec::new();
-        let mut clusters: BTreeMap<Place, Vec<Cluster>> = BTreeMap::new();
-        let mut again: BTreeSet<Place> = self.places.keys().cloned().collect();
+        let mut clusters: BTreeMap<usize, Vec<Cluster>> = BTreeMap::new();
+        let mut again: BTreeSet<usize> = (0..self.blocks.len()).collect();
         loop {
-            for place in std::mem::take(&mut again) {
-                let left = self.clusters(&place, &found);
+            for block in std::mem::take(&mut again) {
+                let left = self.clusters(&self.blocks[block], &found);
                 if left.is_empty() {
-                    clusters.remove(&place)
+                    clusters.remove(&block)
                 } else {
-                    clusters.insert(place, left)
+                    clusters.insert(block, left)
                 };
             }
-            let Some((place, cluster)) = best(&clusters) else { break };
+            let Some((block, cluster)) = best(&clusters) else { break };
+            let place = self.blocks[block].place.clone();
             for fault in &cluster.faults {
-                again.extend(self.of_fault[*fault].iter().cloned());
+                again.extend(&self.of_fault[*fault]);
             }
             let culprit = if place.is_of_jobs() { self.only_proof(&cluster) } else { None };
             match culprit {
@@ -178,35 +200,16 @@ impl<'a> Scan<'a> {
         self.finish(taken, found)
     }
 
-    /// Clusters of one place that exceed what chance can explain.
-    fn clusters(&mut self, place: &Place, found: &Found) -> Vec<Cluster> {
-        let is_free = |fault: &usize| found.of_fault[*fault].is_none() && !found.collateral.contains(fault);
-        let free: Vec<usize> =
-            self.places.get(place).into_iter().flatten().copied().filter(is_free).collect();
-        // An image explains nearly all causes, and so two failures at once that have nothing in common: one cause at a time.
-        let by_cause = matches!(place, Place::Shared(Shared { kind: SharedKind::Image, .. }));
-        let mut groups: BTreeMap<Option<Cause>, Vec<usize>> = BTreeMap::new();
-        for fault in free {
-            let cause = by_cause.then_some(self.faults[fault].cause);
-            groups.entry(cause).or_default().push(fault);
-        }
-        let mut clusters = Vec::new();
-        for group in groups.into_values() {
-            let mut current: Vec<usize> = Vec::new();
-            for fault in group {
-                if let Some(last) = current.last()
-                    && self.faults[fault].time > self.faults[*last].time + self.settings.together
-                {
-                    clusters.extend(self.cluster(place, std::mem::take(&mut current)));
-                }
-                current.push(fault);
-            }
-            clusters.extend(self.cluster(place, current));
-        }
-        clusters
+    /// Clusters of one block that exceed what chance can explain.
+    fn clusters(&self, block: &Block, found: &Found) -> Vec<Cluster> {
+        let is_free =
+            |fault: &&usize| found.of_fault[**fault].is_none() && !found.collateral.contains(*fault);
+        let free = block.faults.iter().filter(is_free).copied().collect();
+        let parts = without_pauses(free, self.settings, self.faults).into_iter();
+        parts.filter_map(|part| self.cluster(&block.place, part)).collect()
     }
 
-    fn cluster(&mut self, place: &Place, faults: Vec<usize>) -> Option<Cluster> {
+    fn cluster(&self, place: &Place, faults: Vec<usize>) -> Option<Cluster> {
         let failed = faults.iter().map(|fault| self.faults[*fault].node).collect::<BTreeSet<usize>>().len();
         let (fewest, looks) = match place {
             Place::Shared(shared) => {
@@ -231,19 +234,21 @@ impl<'a> Scan<'a> {
         (gain > (looks / self.settings.false_incidents).ln()).then_some(Cluster { faults, of, gain })
     }
 
-    /// Number of nodes that share something at a time. Counted once: large clusters are searched again and again.
-    fn members(&mut self, shared: &Shared, time: UnixMillis) -> usize {
-        let count = || self.history.nodes.iter().filter(|node| node.has(shared, time)).count();
-        *self.members.entry((shared.clone(), time)).or_insert_with(count)
+    /// Number of nodes that share something at a time.
+    fn members(&self, shared: &Shared, time: UnixMillis) -> usize {
+        let Some(steps) = self.members.get(shared) else { return 0 };
+        let later = steps.partition_point(|(from, _)| *from <= time);
+        steps[..later].last().map_or(0, |(_, nodes)| *nodes)
     }
 
     /// Number of nodes on which jobs of a user ran between two times, or had ended shortly before.
     fn nodes_of_user(&self, uid: u32, first: UnixMillis, last: UnixMillis) -> usize {
         let mut nodes: BTreeSet<usize> = BTreeSet::new();
-        for (attempt, members) in self.history.attempts.iter().zip(&self.history.members) {
+        for index in self.of_user.get(&uid).into_iter().flatten() {
+            let attempt = &self.history.attempts[*index];
             let end = attempt.end.map_or(last, |(end, _)| end);
-            if attempt.uid == uid && attempt.start <= last && end + self.settings.after_end >= first {
-                nodes.extend(members);
+            if attempt.start <= last && end + self.settings.after_end >= first {
+                nodes.extend(&self.history.members[*index]);
             }
         }
         nodes.len()
@@ -385,6 +390,28 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// How many nodes share what, from each time at which that changes.
+fn members(history: &History) -> BTreeMap<Shared, Vec<(UnixMillis, usize)>> {
+    let mut changes: BTreeMap<Shared, BTreeMap<UnixMillis, (usize, usize)>> = BTreeMap::new();
+    for (shared, from, to) in history.nodes.iter().flat_map(|node| node.shared_when()) {
+        let of = changes.entry(shared).or_default();
+        of.entry(from).or_default().0 += 1;
+        if let Some(to) = to {
+            of.entry(to).or_default().1 += 1;
+        }
+    }
+    let steps = |changes: BTreeMap<UnixMillis, (usize, usize)>| {
+        let mut nodes = 0;
+        let step = |(time, (more, fewer)): (UnixMillis, (usize, usize))| {
+            // No node leaves before it came.
+            nodes = nodes + more - fewer;
+            (time, nodes)
+        };
+        changes.into_iter().map(step).collect()
+    };
+    changes.into_iter().map(|(shared, changes)| (shared, steps(changes))).collect()
+}
+
 /// Where a fault could belong: to what its node shares and that can show this cause, and to jobs that failed with it.
 fn places_of(history: &History, settings: &Settings, fault: &Fault) -> BTreeSet<Place> {
     let mut places = BTreeSet::new();
@@ -412,17 +439,42 @@ fn places_of(history: &History, settings: &Settings, fault: &Fault) -> BTreeSet<
     places
 }
 
-/// The cluster with the largest gain; of equal ones that of the first place.
-fn best(clusters: &BTreeMap<Place, Vec<Cluster>>) -> Option<(Place, Cluster)> {
-    let mut best: Option<(&Place, &Cluster)> = None;
-    for (place, of_place) in clusters {
-        for cluster in of_place {
+/// Faults of each place by blocks.
+fn blocks(places: &BTreeMap<Place, Vec<usize>>, settings: &Settings, faults: &[Fault]) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for (place, of_place) in places {
+        // An image explains nearly all causes, and so two failures at once that have nothing in common: one cause at a time.
+        let by_cause = matches!(place, Place::Shared(Shared { kind: SharedKind::Image, .. }));
+        let mut groups: BTreeMap<Option<Cause>, Vec<usize>> = BTreeMap::new();
+        for fault in of_place {
+            let cause = by_cause.then_some(faults[*fault].cause);
+            groups.entry(cause).or_default().push(*fault);
+        }
+        for group in groups.into_values() {
+            let parts = without_pauses(group, settings, faults).into_iter();
+            blocks.extend(parts.map(|faults| Block { place: place.clone(), faults }));
+        }
+    }
+    blocks
+}
+
+/// Splits faults, which are sorted by time, at pauses that are too long for one cause.
+fn without_pauses(of: Vec<usize>, settings: &Settings, faults: &[Fault]) -> Vec<Vec<usize>> {
+    let is_near = |one: &usize, next: &usize| faults[*next].time <= faults[*one].time + settings.together;
+    of.chunk_by(is_near).map(<[usize]>::to_vec).collect()
+}
+
+/// The cluster with the largest gain, and its block; of equal ones that of the first place.
+fn best(clusters: &BTreeMap<usize, Vec<Cluster>>) -> Option<(usize, Cluster)> {
+    let mut best: Option<(usize, &Cluster)> = None;
+    for (block, of_block) in clusters {
+        for cluster in of_block {
             if best.is_none_or(|(_, known)| cluster.gain > known.gain + 1e-9) {
-                best = Some((place, cluster));
+                best = Some((*block, cluster));
             }
         }
     }
-    best.map(|(place, cluster)| (place.clone(), cluster.clone()))
+    best.map(|(block, cluster)| (block, cluster.clone()))
 }
 
 /// Logarithm of the likelihood ratio: `failed` of `of` nodes with their own share against the share that chance makes.
