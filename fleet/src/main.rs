@@ -7,6 +7,7 @@
 
 mod alerts;
 mod conditions;
+mod figures;
 mod pass;
 mod places;
 mod signals;
@@ -147,6 +148,7 @@ fn once(desk: &mut Desk, alerts: Option<Alerts>) -> anyhow::Result<u8> {
         alerts.observe(&desk.observation(Some(&passed), time));
         alerts.deliver();
     }
+    desk.write_metrics(Some(&passed), time);
     Ok(if passed.problems.is_empty() { OK } else { UNKNOWN })
 }
 
@@ -169,6 +171,7 @@ fn again_and_again(
         if let Some(alerts) = &alerts {
             alerts.observed(desk.observation(done.as_ref().ok(), time))?;
         }
+        desk.write_metrics(done.as_ref().ok(), time);
         if let Some(signal) = signals.wait(every) {
             if let Some(alerts) = alerts {
                 alerts.end();

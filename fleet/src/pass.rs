@@ -8,12 +8,14 @@ use railgate_alerts::{Condition, Observation, fleet_conditions};
 use railgate_fleet::{Event, History, Settings, judge};
 use railgate_fleet_intake::Intake;
 use railgate_fleet_store::{StoreError, Taken, Writer};
+use railgate_metrics::{FLEET_FILE, FleetNow, TextfileDir, fleet_page};
 use railgate_model::UnixMillis;
 use railgate_slurm::{Appended, NodeState};
 use railgate_store::{Scanned, scan};
+use railgate_text::Printable;
 
-use crate::conditions;
 use crate::places::Site;
+use crate::{conditions, figures};
 
 /// Deadline for reading the report directory in one pass, and for each child that reads it. The next pass reads the remaining attempts.
 const REPORTS: Duration = Duration::from_secs(40);
@@ -34,14 +36,27 @@ pub(crate) struct Desk {
     writer: Writer,
     intake: Intake,
     judged: Judged,
+    metrics: Metrics,
 }
 
 /// The last judgement.
 #[derive(Debug, Default)]
 struct Judged {
     conditions: Vec<Condition>,
+    /// `None`: the history could not be judged.
+    figures: Option<FleetNow>,
     /// No further one before this time.
     not_before: Option<Instant>,
+}
+
+/// Figures of this program for Prometheus.
+#[derive(Debug, Default)]
+struct Metrics {
+    /// Time of the last reading in which all sources answered.
+    complete: Option<UnixMillis>,
+    events: u64,
+    /// Why the file could not be written: logged once while it holds.
+    problem: Option<String>,
 }
 
 /// What a pass did.
@@ -96,31 +111,61 @@ impl Desk {
         // Without a readable place everything is read again, with the same result.
         let kept = writer.intake()?;
         let intake = kept.and_then(|kept| serde_json::from_str(&kept).ok()).unwrap_or_default();
-        Ok(Desk { site, writer, intake, judged: Judged::default() })
+        Ok(Desk { site, writer, intake, judged: Judged::default(), metrics: Metrics::default() })
     }
 
     /// Returns the conditions after a pass, for alerts. A failed pass makes an observation that is not complete: a condition that is
     /// missing in it may last.
     pub(crate) fn observation(&mut self, passed: Option<&Passed>, now: UnixMillis) -> Observation {
-        let mut complete = passed.is_some_and(Passed::is_complete);
-        if self.judged.not_before.is_none_or(|time| Instant::now() >= time) {
-            let begin = Instant::now();
-            match self.writer.events(0, now) {
-                Ok(events) => {
-                    let judgement = judge(&History::new(events, now), &Settings::default());
-                    // Slurm's nodes do not name their reservations.
-                    self.judged.conditions = fleet_conditions(&judgement, &BTreeMap::new());
-                }
-                Err(why) => {
-                    tracing::warn!("alerts: the history cannot be judged: {why}");
-                    complete = false;
-                }
-            }
-            self.judged.not_before = Some(Instant::now() + begin.elapsed() * JUDGE_PAUSE);
-        }
+        let judged = self.judge(now);
+        let complete = judged && passed.is_some_and(Passed::is_complete);
         let states = passed.and_then(|passed| passed.states.as_deref()).unwrap_or_default();
         let conditions = self.judged.conditions.iter().cloned().chain(conditions::of_nodes(states));
         Observation { conditions: conditions.collect(), time: now, complete }
+    }
+
+    /// Judges the history again if that is due. Returns false if it could not be judged.
+    fn judge(&mut self, now: UnixMillis) -> bool {
+        if self.judged.not_before.is_some_and(|time| Instant::now() < time) {
+            return self.judged.figures.is_some();
+        }
+        let begin = Instant::now();
+        match self.writer.events(0, now) {
+            Ok(events) => {
+                let settings = Settings::default();
+                let history = History::new(events, now);
+                let judgement = judge(&history, &settings);
+                // Slurm's nodes do not name their reservations.
+                self.judged.conditions = fleet_conditions(&judgement, &BTreeMap::new());
+                self.judged.figures = Some(figures::of(&history, &judgement, &settings));
+            }
+            Err(why) => {
+                tracing::warn!("the history cannot be judged: {why}");
+                self.judged.figures = None;
+            }
+        }
+        self.judged.not_before = Some(Instant::now() + begin.elapsed() * JUDGE_PAUSE);
+        self.judged.figures.is_some()
+    }
+
+    /// Writes the figures for Prometheus after a pass, if `[metrics] dir` is set. A failure is logged and has no other effect. Without a
+    /// judgement nothing is written: the age of the file shows that.
+    pub(crate) fn write_metrics(&mut self, passed: Option<&Passed>, now: UnixMillis) {
+        let Some(dir) = self.site.config.metrics.dir.clone() else { return };
+        if let Some(passed) = passed {
+            self.metrics.events += u64::try_from(passed.taken.new).unwrap_or(0);
+            self.metrics.complete = passed.is_complete().then_some(now).or(self.metrics.complete);
+        }
+        self.judge(now);
+        let Some(figures) = &self.judged.figures else { return };
+        let complete_s = self.metrics.complete.map(|time| time as f64 / 1000.0);
+        let page = fleet_page(&FleetNow { complete_s, events: self.metrics.events, ..figures.clone() });
+        let written = TextfileDir::open(&dir).and_then(|dir| dir.put(FLEET_FILE, &page));
+        let problem = written.err().map(|why| format!("{}: {why}", Printable(dir.display())));
+        if let Some(why) = problem.as_ref().filter(|_| problem != self.metrics.problem) {
+            tracing::warn!("metrics: {why}");
+        }
+        self.metrics.problem = problem;
     }
 
     /// Reads all sources once. A source that cannot be read is named, and read from the same place the next time.

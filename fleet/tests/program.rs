@@ -136,6 +136,39 @@ fn reading_the_same_sources_again_changes_nothing() {
 }
 
 #[test]
+fn figures_for_prometheus_are_written_after_a_reading() {
+    let place = Place::new();
+    let config = fs::read_to_string(place.at("railgate.toml")).unwrap();
+    let metrics = place.at("metrics");
+    fs::create_dir(&metrics).unwrap();
+    fs::write(place.at("railgate.toml"), format!("{config}[metrics]\ndir = '{}'\n", metrics.display()))
+        .unwrap();
+    // One hour of work, without a wait: at least half an hour less a tenth was productive.
+    place.put(7, "slurm-end.json", &end_of(7, "COMPLETED", now() - 600_000), USER, 0);
+    place.once();
+    let text = fs::read_to_string(metrics.join("railgate-fleet.prom")).unwrap();
+    for line in [
+        "railgate_fleet_open_incidents{kind=\"leaf-switch\"} 0",
+        "railgate_fleet_lemons 0",
+        "railgate_fleet_nodes_out_of_service 0",
+        "railgate_fleet_ettr_ratio{bound=\"lower\"} 0.45",
+        "railgate_fleet_ettr_ratio{bound=\"upper\"} 1",
+        "# TYPE railgate_fleet_events_total counter",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+    assert!(
+        text.contains("\nrailgate_fleet_complete_timestamp_seconds ") && !text.contains("12345"),
+        "{text}"
+    );
+    assert!(!text.contains("railgate_fleet_goodput_ratio"), "without a report of the number of GPUs: {text}");
+    // Without its directory, the history is kept as before.
+    fs::remove_dir_all(&metrics).unwrap();
+    let said = place.once();
+    assert!(said.contains("metrics: ") && said.contains("No such file or directory"), "{said}");
+}
+
+#[test]
 fn files_of_a_user_count_for_nothing_but_the_cost_of_the_user() {
     if !nix::unistd::geteuid().is_root() {
         return;

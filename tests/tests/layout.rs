@@ -237,6 +237,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "fleet-intake",
             "fleet-store",
             "fsutil",
+            "metrics",
             "model",
             "runner",
             "slurm",

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use railgate_metrics::{
-    CONTROLLER_FILE, CheckCounts, CollectiveNow, GpuNow, JobLabel, JobNow, NODE_FILE, NodeState, OpenFinding,
-    RAILS_FILE, RailState, TextfileDir, WorkNow, controller_page, job_file, job_page, node_page, rail_page,
+    CONTROLLER_FILE, CheckCounts, CollectiveNow, FLEET_FILE, FleetNow, GpuNow, JobLabel, JobNow, NODE_FILE,
+    NodeState, OpenFinding, RAILS_FILE, RailState, TextfileDir, WorkNow, controller_page, fleet_page,
+    job_file, job_page, node_page, rail_page,
 };
 use railgate_model::{Class, Fitness, Part, Phase, Profile, Reading, Severity, Snapshot, Verdict};
 use railgate_node_report::usage::{Field as _, GpuField, HostField};
@@ -119,8 +120,19 @@ fn pages(tick: u64) -> Vec<(String, String)> {
         }],
     });
     let decisions = [(("requeued".to_owned(), "gpu-lost".to_owned()), tick)].into();
+    let fleet = FleetNow {
+        incidents: [("leaf-switch".to_owned(), 1)].into(),
+        faults: [("gpu".to_owned(), (tick, 1))].into(),
+        lost_gpu_s: [("node: GPU".to_owned(), (0.0, 7200.0))].into(),
+        ettr: Some((0.5, 0.75)),
+        goodput: Some((0.5, 0.75)),
+        complete_s: Some(1_800_000_000.5),
+        events: tick,
+        ..FleetNow::default()
+    };
     vec![
         (CONTROLLER_FILE.to_owned(), controller_page(&decisions)),
+        (FLEET_FILE.to_owned(), fleet_page(&fleet)),
         (NODE_FILE.to_owned(), node),
         (RAILS_FILE.to_owned(), rail_page(&RailState { snapshot, rails })),
         (job_file(job.job), job_page(&job, &[JobLabel::Job, JobLabel::User, JobLabel::Partition])),

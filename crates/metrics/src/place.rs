@@ -19,6 +19,9 @@ pub const RAILS_FILE: &str = "railgate-rails.prom";
 /// File of the controller.
 pub const CONTROLLER_FILE: &str = "railgate-controller.prom";
 
+/// File of the fleet, on the controller.
+pub const FLEET_FILE: &str = "railgate-fleet.prom";
+
 const JOB_FILE: (&str, &str) = ("railgate-job-", ".prom");
 
 /// File name of a job.
@@ -101,6 +104,6 @@ fn is_unfinished(name: &str) -> bool {
     let Some((file, writer)) = name.strip_prefix('.').and_then(|name| name.rsplit_once('.')) else {
         return false;
     };
-    let ours = [NODE_FILE, RAILS_FILE, CONTROLLER_FILE].contains(&file) || job_of(file).is_some();
+    let ours = [NODE_FILE, RAILS_FILE, CONTROLLER_FILE, FLEET_FILE].contains(&file) || job_of(file).is_some();
     ours && !writer.is_empty() && writer.bytes().all(|byte| byte.is_ascii_digit())
 }

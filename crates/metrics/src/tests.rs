@@ -95,6 +95,41 @@ fn metric_name_is_in_one_file_only() {
     rules(RAIL_METRICS, &mut seen);
     rules(JOB_METRICS, &mut seen);
     rules(CONTROLLER_METRICS, &mut seen);
+    rules(FLEET_METRICS, &mut seen);
+}
+
+#[test]
+fn bounds_of_the_fleet_are_two_series_and_unknown_values_none() {
+    let known = FleetNow {
+        incidents: [("leaf-switch".to_owned(), 1), ("rack".to_owned(), 0)].into(),
+        lemons: 2,
+        faults: [("gpu".to_owned(), (4, 1))].into(),
+        lost_gpu_s: [("node: GPU".to_owned(), (0.0, 7200.0))].into(),
+        ettr: Some((0.5, 0.75)),
+        complete_s: Some(1_800_000_000.5),
+        events: 12,
+        ..FleetNow::default()
+    };
+    let text = fleet_page(&known);
+    for line in [
+        "railgate_fleet_open_incidents{kind=\"leaf-switch\"} 1",
+        "railgate_fleet_open_incidents{kind=\"rack\"} 0",
+        "railgate_fleet_lemons 2",
+        "railgate_fleet_nodes_out_of_service 0",
+        "railgate_fleet_faults{cause=\"gpu\",counts=\"true\"} 4",
+        "railgate_fleet_faults{cause=\"gpu\",counts=\"false\"} 1",
+        "railgate_fleet_lost_gpu_seconds{why=\"node: GPU\",bound=\"upper\"} 7200",
+        "railgate_fleet_ettr_ratio{bound=\"lower\"} 0.5",
+        "railgate_fleet_ettr_ratio{bound=\"upper\"} 0.75",
+        "railgate_fleet_complete_timestamp_seconds 1800000000.5",
+        "railgate_fleet_events_total 12",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+    let unknown = fleet_page(&FleetNow::default());
+    for absent in ["ettr", "goodput", "complete", "faults", "lost"] {
+        assert!(!unknown.contains(absent), "{absent}\n{unknown}");
+    }
 }
 
 #[test]
