@@ -146,6 +146,12 @@ impl History {
     }
 
     fn node(&mut self, name: &str, time: UnixMillis) -> &mut Node {
+        let index = self.index_of(name, time);
+        &mut self.nodes[index]
+    }
+
+    /// The index of a node that was known at a time. A new one gets the next index.
+    fn index_of(&mut self, name: &str, time: UnixMillis) -> usize {
         let next = self.nodes.len();
         let index = match self.index.get(name) {
             Some(index) => *index,
@@ -157,7 +163,7 @@ impl History {
         };
         let node = &mut self.nodes[index];
         node.first = node.first.min(time);
-        node
+        index
     }
 
     /// An end replaces a start and not the reverse; of two ends the later event counts.
@@ -240,8 +246,7 @@ impl History {
         for (index, attempt) in attempts.iter().enumerate() {
             let mut members = Vec::with_capacity(attempt.nodes.len());
             for name in &attempt.nodes {
-                let _ = self.node(name, attempt.start);
-                members.extend(self.index.get(name).copied());
+                members.push(self.index_of(name, attempt.start));
             }
             members.sort_unstable();
             members.dedup();
