@@ -17,8 +17,9 @@ pub const HARDWARE: &str = "/opt/railgate-test";
 pub const REPORTS: &str = "/shared/railgate";
 
 /// Built files: name in the target directory, path on a machine.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("railgate", "usr/bin/railgate"),
+    ("railgate-fleet", "usr/bin/railgate-fleet"),
     ("railgate-prolog", "usr/libexec/railgate/railgate-prolog"),
     ("railgate-epilog", "usr/libexec/railgate/railgate-epilog"),
     ("railgate-sampler", "usr/libexec/railgate/railgate-sampler"),

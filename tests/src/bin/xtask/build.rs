@@ -54,6 +54,7 @@ pub(super) fn programs(release: bool, slurm_root: &Path) -> Result<()> {
         "railgate-epilog",
         "railgate-epilog-ctld",
         "railgate-sampler",
+        "railgate-fleet-program",
         "nccl-env-railgate",
         "nccl-profiler-railgate",
         "nvml-sim",

@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: follows jobs on a cluster with one bad node and prints each event as it happens.
 
+mod fleet;
 mod spare;
 
 use std::collections::BTreeMap;
@@ -156,10 +157,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     println!("\n$ railgate report {id}");
     show_head(&report.both());
     let page = alice.run(&["railgate", "report", &id.to_string(), "--format", "html"])?.ok()?;
-    let path = std::env::current_dir()?.join(HTML);
-    fs::write(&path, page).with_context(|| path.display().to_string())?;
-    give_back(&path);
-    println!("\nthe report as an HTML page: {}", path.display());
+    println!("\nthe report as an HTML page: {}", leave(HTML, &page)?.display());
     println!(
         "hardware and training are simulated; Slurm is real, and railgate reads, counts and reports as on real machines"
     );
@@ -175,6 +173,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
 
     let reasons = cluster.root().run(&["sinfo", "-R", "-o", "%n %u %E"])?.ok()?;
     println!("\n$ sinfo -R\n{}", reasons.trim_end());
+    fleet::show(&cluster)?;
     if keep {
         remember(&cluster)?;
     } else {
@@ -252,6 +251,14 @@ fn describe(job: &Job) -> String {
         count => format!(", restart {count}"),
     };
     format!("{}{place}{reason}{restarts}", job.state())
+}
+
+/// Writes a page into the current directory.
+fn leave(name: &str, page: &str) -> Result<PathBuf> {
+    let path = std::env::current_dir()?.join(name);
+    fs::write(&path, page).with_context(|| path.display().to_string())?;
+    give_back(&path);
+    Ok(path)
 }
 
 /// Gives the page to the user who called sudo.
