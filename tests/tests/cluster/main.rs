@@ -43,6 +43,7 @@ mod preflight;
 mod profiler;
 mod purged_jobs;
 mod rails;
+mod random_faults;
 mod report_files;
 mod requeue;
 mod resume;
