@@ -41,7 +41,9 @@ fn check(read: impl Fn() -> std::io::Result<StepCheck>, start: u32) -> (Option<S
             Ok(check) if check.start == start => return (Some(check), String::new()),
             Ok(other) => format!("root has checked it after start {}, not after this one", other.start),
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => {
-                "root has not checked it after the step (is railgate's SPANK plugin in use?)".to_owned()
+                "root has not checked it after the step: srun could not start the step there, or railgate's SPANK \
+                 plugin is not in use"
+                    .to_owned()
             }
             Err(why) => format!("root's check: {why}"),
         };
