@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use railgate_child::{Task, ask};
 use railgate_model::Job;
-use railgate_node_report::NodeReport;
+use railgate_node_report::{NodeReport, reason_for_reader};
 use railgate_slurm::{Acting, Consent, JobRef, JobState, NodeState, Refusable};
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +98,8 @@ impl BatchScript {
     }
 
     fn lost(&self, node: &NodeState) -> String {
-        let reason = node.reason.as_ref().map(|reason| format!(" ({})", reason.text)).unwrap_or_default();
+        let told = |text: &str| format!(" ({})", reason_for_reader(text, &[self.job.id]));
+        let reason = node.reason.as_ref().map(|reason| told(&reason.text)).unwrap_or_default();
         format!(
             "{}, the node of the batch script, is {} in Slurm{reason}; the job has no script any longer",
             self.node,
