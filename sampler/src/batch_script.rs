@@ -51,6 +51,8 @@ impl Pace {
 pub(crate) struct Watch {
     /// `None`: this node does not watch it, or its loss has been handled.
     script: Option<BatchScript>,
+    /// The job's output says that it is lost.
+    told: bool,
     pace: Pace,
     answer: Option<JoinHandle<Result<ScriptNode, String>>>,
 }
@@ -58,7 +60,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(mine: &Mine) -> Self {
         let script = BatchScript::watched(&mine.report);
-        Watch { script, pace: Pace::new(Instant::now()), answer: None }
+        Watch { script, told: false, pace: Pace::new(Instant::now()), answer: None }
     }
 
     /// How often to look for steps of the job; `usual` if this node does not watch.
@@ -74,7 +76,8 @@ impl Watch {
         if let Some(answer) = self.answer.take() {
             match answer.join().unwrap_or_else(|_| Err("a thread failed".to_owned())) {
                 Ok(ScriptNode::NotLost) => {}
-                Ok(ScriptNode::Lost(..)) => self.script = None,
+                Ok(ScriptNode::Handled) => self.script = None,
+                Ok(ScriptNode::Refused(_)) => self.told = true,
                 Err(why) => {
                     tracing::info!(job = mine.job, "whether the batch script is lost is not known: {why}");
                 }
@@ -83,7 +86,9 @@ impl Watch {
         let Some(script) = self.script.clone().filter(|_| self.pace.is_due(here, Instant::now())) else {
             return;
         };
-        match std::thread::Builder::new().stack_size(256 << 10).spawn(move || script.requeue_if_lost()) {
+        let told = self.told;
+        let ask = move || script.requeue_if_lost(told);
+        match std::thread::Builder::new().stack_size(256 << 10).spawn(ask) {
             Ok(answer) => self.answer = Some(answer),
             Err(why) => tracing::info!(job = mine.job, "sampler: {why}"),
         }

@@ -10,7 +10,16 @@ use crate::check_run::{CheckRun, Purpose, check_node, settle};
 use crate::metrics::{Held, publish};
 use crate::sweep::stale_runs;
 use crate::switches::{self, Switch};
-use crate::{Config, Episode, FindingHistory, History, Places, hang_end, now};
+use crate::{Config, Episode, FindingHistory, History, Loaded, Places, hang_end, node_name, now};
+
+/// The places, the configuration and a client of Slurm, read anew in a child.
+pub(crate) fn loaded() -> Result<(Places, Config, Client), String> {
+    let places = Places::default();
+    let config = Loaded::read(&places.config(), false, &node_name()).map_err(|why| why.in_one_line())?.config;
+    let env: Env = std::env::vars_os().collect();
+    let client = Client::new(&config.slurm, &env);
+    Ok((places, config, client))
+}
 
 /// Whether railgate may change anything on this node now. A refusal gives the reason for the log.
 pub fn acting(config: &Config, places: &Places) -> Acting {

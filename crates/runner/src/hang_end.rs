@@ -14,7 +14,8 @@ use railgate_slurm::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Config, Loaded, Places, acting, node_name, now};
+use crate::act::loaded;
+use crate::{Config, Places, acting, now};
 
 const NOTE: &str = "note-hang";
 const PERMIT: &str = "permit-hang-end";
@@ -193,14 +194,6 @@ fn put_note(places: &Places, client: &Client, node: &str, entries: &HangChange) 
         tracing::info!("{NOTED}: {why}: an entry about a hang stays in the node's comment");
     }
     change(places, client, node, entries, LOCK_WAIT)
-}
-
-pub(crate) fn loaded() -> Result<(Places, Config, Client), String> {
-    let places = Places::default();
-    let config = Loaded::read(&places.config(), false, &node_name()).map_err(|why| why.in_one_line())?.config;
-    let env: Env = std::env::vars_os().collect();
-    let client = Client::new(&config.slurm, &env);
-    Ok((places, config, client))
 }
 
 fn note(input: &[u8]) -> Result<Vec<u8>, String> {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use railgate_child::{Task, ask};
 use railgate_model::Job;
 use railgate_node_report::{NodeReport, reason_for_reader};
-use railgate_slurm::{Acting, Consent, JobRef, JobState, NodeState, Refusable};
+use railgate_slurm::{Acting, Consent, JobState, NodeState, Refusable};
 use serde::{Deserialize, Serialize};
 
-use crate::{acting, append_to_log, hang_end::loaded};
+use crate::act::loaded;
+use crate::{acting, append_to_log};
 
 const REVIVE: &str = "requeue-lost-script";
 pub(crate) const TASK: Task = Task::new(REVIVE, revive);
@@ -32,13 +33,30 @@ pub struct BatchScript {
 }
 
 /// What Slurm says about the node of a batch script, and what was done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScriptNode {
     /// It is not down, or Slurm has ended or requeued the job itself.
     NotLost,
-    /// It is down. What happened to the job, in words, and the job's output file.
-    Lost(String, Option<PathBuf>),
+    /// It is down; the job is requeued, or stays because its owner or the site does not want a requeue.
+    Handled,
+    /// It is down, and Slurm refused to requeue the job: why, in words. The job's output says so.
+    Refused(String),
+}
+
+/// The order to the child.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    script: BatchScript,
+    /// `false`: only look.
+    act: bool,
+}
+
+/// What the child found, if the node is down and the job still runs.
+#[derive(Serialize, Deserialize)]
+struct Lost {
+    what: String,
+    output: Option<PathBuf>,
+    requeue: bool,
 }
 
 impl BatchScript {
@@ -56,27 +74,43 @@ impl BatchScript {
     }
 
     /// Asks Slurm about the node of the script, and requeues the job if that is down and the job's owner agreed to requeues. Whether
-    /// the job may start again is then decided on the controller, as after each failure of a node. Adds a line to the job's output.
+    /// the job may start again is then decided on the controller, as after each failure of a node. Adds a line to the job's output,
+    /// unless an earlier call has (`told`).
     ///
     /// # Errors
-    /// In words: slurmctld does not answer, or refuses.
-    pub fn requeue_if_lost(&self) -> Result<ScriptNode, String> {
-        let order = serde_json::to_vec(self).map_err(|why| why.to_string())?;
-        let said = ask(REVIVE, &order, DEADLINE)?;
-        let found = serde_json::from_slice(&said).map_err(|why| why.to_string())?;
-        if let ScriptNode::Lost(what, output) = &found {
-            // At once: the epilog ends the sampler as soon as the job is requeued.
+    /// In words: slurmctld does not answer.
+    pub fn requeue_if_lost(&self, told: bool) -> Result<ScriptNode, String> {
+        let Some(lost) = self.ask(false)? else { return Ok(ScriptNode::NotLost) };
+        let tell = |what: &str| {
             tracing::warn!(job = self.job.id, "{what}");
             let line = format!("railgate: {what}");
-            let written = output.as_ref().map(|output| append_to_log(&self.job, output, &line));
-            if let Some(Err(why)) = written {
+            let append = |output: &PathBuf| append_to_log(&self.job, output, &line);
+            if let Some(Err(why)) = lost.output.as_ref().filter(|_| !told).map(append) {
                 tracing::info!(
                     job = self.job.id,
                     "the job's output lacks the line about its batch script: {why}"
                 );
             }
+        };
+        // Before the requeue: after it the epilog ends this program.
+        tell(&lost.what);
+        if !lost.requeue {
+            return Ok(ScriptNode::Handled);
         }
-        Ok(found)
+        match self.ask(true) {
+            Ok(_) => Ok(ScriptNode::Handled),
+            Err(why) => {
+                tell(&format!("Slurm did not requeue the job: {why}; railgate tries again"));
+                Ok(ScriptNode::Refused(why))
+            }
+        }
+    }
+
+    fn ask(&self, act: bool) -> Result<Option<Lost>, String> {
+        let order = Order { script: self.clone(), act };
+        let order = serde_json::to_vec(&order).map_err(|why| why.to_string())?;
+        let said = ask(REVIVE, &order, DEADLINE)?;
+        serde_json::from_slice(&said).map_err(|why| why.to_string())
     }
 
     /// Why the job is not requeued; `None`: it is.
@@ -109,38 +143,34 @@ impl BatchScript {
 }
 
 fn revive(input: &[u8]) -> Result<Vec<u8>, String> {
-    let script: BatchScript = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let Order { script, act } = serde_json::from_slice(input).map_err(|why| why.to_string())?;
     let (places, config, client) = loaded()?;
     let node = client.node(&script.node).map_err(|why| why.to_string())?;
-    let answer = if !node.has("DOWN") {
-        ScriptNode::NotLost
-    } else {
-        let name = client.refusable(script.job.id).map_err(|why| why.to_string())?;
-        let asked = |name: &JobRef| client.job(name).map_err(|why| why.to_string());
-        match name {
-            Some(job) if script.runs(&asked(&job.name)?) => {
-                let what = script.lost(&node);
-                // Afterwards Slurm may have purged it.
-                let output = client.owners_view(script.job.id).ok().and_then(|view| view.output);
-                let what = match script.refuses(&job, acting(&config, &places)) {
-                    Some(why) => {
-                        format!("{what}, and is not requeued: {why}; `scancel {}` ends it", job.name)
-                    }
-                    None => {
-                        client.requeue(&job.name).map_err(|why| why.to_string())?;
-                        format!("{what}, and is requeued")
-                    }
-                };
-                ScriptNode::Lost(what, output)
-            }
-            _ => ScriptNode::NotLost,
+    let mut lost = None;
+    if node.has("DOWN")
+        && let Some(job) = client.refusable(script.job.id).map_err(|why| why.to_string())?
+        && script.runs(&client.job(&job.name).map_err(|why| why.to_string())?)
+    {
+        let what = script.lost(&node);
+        let output = client.owners_view(script.job.id).ok().and_then(|view| view.output);
+        let refused = script.refuses(&job, acting(&config, &places));
+        if act && refused.is_none() {
+            client.requeue(&job.name).map_err(|why| why.to_string())?;
         }
-    };
-    serde_json::to_vec(&answer).map_err(|why| why.to_string())
+        let requeue = refused.is_none();
+        let what = match refused {
+            Some(why) => format!("{what}, and is not requeued: {why}; `scancel {}` ends it", job.name),
+            None => format!("{what}, and is requeued"),
+        };
+        lost = Some(Lost { what, output, requeue });
+    }
+    serde_json::to_vec(&lost).map_err(|why| why.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use railgate_slurm::JobRef;
+
     use super::*;
 
     fn report(node: &str, nodes: &str) -> NodeReport {
