@@ -63,6 +63,7 @@ impl Journal {
             began: now(),
             ended: None,
             nodes: compress(nodes),
+            node_count: nodes.len(),
             order: ordered(nodes),
             spares: compress(spares),
             code: None,

@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
+
 use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::application::RankApplication;
 use railgate_node_report::plain::float;
 
-use super::Goodput;
 use super::facts::Facts;
+use super::{Goodput, StartWork};
 
 /// Means over the ranks that report, with equal weights. What a rank did in earlier starts of the step adds to it.
 pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
@@ -32,7 +34,10 @@ pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
         tail_s: 0.0,
         other_s: 0.0,
         gpus: facts.gpus(),
+        starts: Vec::new(),
     };
+    // With the number of ranks that report in it.
+    let mut starts: BTreeMap<u32, (StartWork, f64)> = BTreeMap::new();
     for part in told.iter().flat_map(|rank| parts(facts, rank, start, end)) {
         let Part { rank, begin, end, before, is_last } = part;
         let steps = rank.step_s.map_or(0.0, |times| times.total);
@@ -50,6 +55,12 @@ pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
         let start_up = (rank.start_up_s + before_it).min(whole);
         let seen = rank.last_step.map_or(rank.last_seen, |step| step.max(rank.started));
         let tail = if is_last { float(end.saturating_sub(seen)) / 1000.0 } else { 0.0 };
+        let number = rank.start_number;
+        let (work, ranks) =
+            starts.entry(number).or_insert((StartWork { number, ..StartWork::default() }, 0.0));
+        work.productive_s += steps - redone;
+        work.redone_s += redone;
+        *ranks += 1.0;
         sum.productive_s += (steps - redone) / count;
         sum.redone_s += redone / count;
         sum.checkpoint_s += rank.checkpoint_s / count;
@@ -75,6 +86,14 @@ pub(super) fn goodput(facts: &Facts<'_>) -> Reading<Goodput> {
         sum.other_s = allocated_s - known;
     }
     sum.fraction = sum.productive_s / allocated_s;
+    if starts.len() > 1 {
+        let mean = |(work, ranks): (StartWork, f64)| StartWork {
+            productive_s: work.productive_s / ranks,
+            redone_s: work.redone_s / ranks,
+            ..work
+        };
+        sum.starts = starts.into_values().map(mean).collect();
+    }
     Reading::Known(sum)
 }
 
@@ -145,5 +164,12 @@ mod tests {
         assert!((both.productive_s + both.redone_s - alone.productive_s - 90.0).abs() < 0.1, "{both:?}");
         assert!((both.start_up_s - alone.start_up_s - 10.0 - 20.0).abs() < 0.1, "{both:?} {alone:?}");
         assert!((both.tail_s - alone.tail_s).abs() < 1e-9, "{both:?} {alone:?}");
+        assert!(alone.starts.is_empty());
+        let [first, second] = both.starts.as_slice() else { panic!("{both:?}") };
+        assert_eq!((first.number, first.redone_s, second.number), (0, 0.0, 1));
+        assert!(
+            (first.productive_s - 90.0).abs() < 0.1 && (second.redone_s - both.redone_s).abs() < 0.1,
+            "{both:?}"
+        );
     }
 }

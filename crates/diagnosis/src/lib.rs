@@ -148,6 +148,20 @@ pub struct Goodput {
     pub other_s: f64,
     /// GPUs of the job, to compute GPU-hours.
     pub gpus: u32,
+    /// The same by start of `railgate launch`, in order; empty if all reports are of one start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<StartWork>,
+}
+
+/// Steps of one start inside an attempt, seconds: means over the ranks that report in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StartWork {
+    /// `RAILGATE_START`.
+    pub number: u32,
+    /// Steps done for the first time.
+    pub productive_s: f64,
+    /// Steps that an earlier start or attempt had done.
+    pub redone_s: f64,
 }
 
 /// Shares of the GPUs' time, percent; they add up to 100.

@@ -26,6 +26,8 @@ pub struct LaunchStart {
     pub ended: Option<UnixMillis>,
     /// Its nodes, as a host list.
     pub nodes: String,
+    /// Their number; 0 if it was not recorded.
+    pub node_count: usize,
     /// The nodes in the order of the ranks, if that is not the order of the list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub order: Vec<String>,
