@@ -292,7 +292,7 @@ fn ask_everything(server: u16) -> Result<()> {
     series(server, "railgate_build_info")?;
     series(server, "node_textfile_scrape_error == 0")?;
     let mut asked = BTreeSet::new();
-    for name in ["cluster", "node", "job"] {
+    for name in ["cluster", "node", "job", "fleet"] {
         let path = workspace().join(format!("contrib/grafana/{name}.json"));
         let dashboard: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
         let panels = dashboard["panels"].as_array().context("no panels")?;
@@ -321,6 +321,6 @@ fn ask_everything(server: u16) -> Result<()> {
     let groups = said["data"]["groups"].as_array().context("no groups")?;
     let rules = groups.iter().filter_map(|group| group["rules"].as_array()).flatten();
     let bad: Vec<_> = rules.filter(|rule| rule["health"] == "err").collect();
-    ensure!(groups.len() == 4 && bad.is_empty(), "{bad:?}");
+    ensure!(groups.len() == 5 && bad.is_empty(), "{bad:?}");
     Ok(())
 }
