@@ -17,6 +17,12 @@ pub(crate) fn of_nodes(states: &[NodeState]) -> Vec<Condition> {
     states.iter().filter(|state| state.serviced().is_none()).filter_map(of_node).collect()
 }
 
+/// The reservation that each node is in.
+pub(crate) fn reservations(states: &[NodeState]) -> BTreeMap<String, String> {
+    let named = |state: &NodeState| Some((state.name.clone(), state.reservation.clone()?));
+    states.iter().filter_map(named).collect()
+}
+
 fn of_node(state: &NodeState) -> Option<Condition> {
     let name = &state.name;
     let text = state.reason.as_ref().map_or("", |reason| reason.text.trim());
@@ -72,6 +78,7 @@ mod tests {
             gpus: None,
             cpus: None,
             boot: None,
+            reservation: None,
         }
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Desk {
     intake: Intake,
     judged: Judged,
     metrics: Metrics,
+    /// The reservation that each node is in, by the last answer of slurmctld.
+    reservations: BTreeMap<String, String>,
 }
 
 /// The last judgement.
@@ -111,7 +113,14 @@ impl Desk {
         // Without a readable place everything is read again, with the same result.
         let kept = writer.intake()?;
         let intake = kept.and_then(|kept| serde_json::from_str(&kept).ok()).unwrap_or_default();
-        Ok(Desk { site, writer, intake, judged: Judged::default(), metrics: Metrics::default() })
+        Ok(Desk {
+            site,
+            writer,
+            intake,
+            judged: Judged::default(),
+            metrics: Metrics::default(),
+            reservations: BTreeMap::new(),
+        })
     }
 
     /// Returns the conditions after a pass, for alerts. A failed pass makes an observation that is not complete: a condition that is
@@ -119,9 +128,16 @@ impl Desk {
     pub(crate) fn observation(&mut self, passed: Option<&Passed>, now: UnixMillis) -> Observation {
         let judged = self.judge(now);
         let complete = judged && passed.is_some_and(Passed::is_complete);
-        let states = passed.and_then(|passed| passed.states.as_deref()).unwrap_or_default();
-        let conditions = self.judged.conditions.iter().cloned().chain(conditions::of_nodes(states));
-        Observation { conditions: conditions.collect(), time: now, complete }
+        let states = passed.and_then(|passed| passed.states.as_deref());
+        if let Some(states) = states {
+            self.reservations = conditions::reservations(states);
+        }
+        let of_nodes = conditions::of_nodes(states.unwrap_or_default());
+        let mut conditions: Vec<_> = self.judged.conditions.iter().cloned().chain(of_nodes).collect();
+        for condition in &mut conditions {
+            condition.add_reservations(&self.reservations);
+        }
+        Observation { conditions, time: now, complete }
     }
 
     /// Judges the history again if that is due. Returns false if it could not be judged.
@@ -135,8 +151,7 @@ impl Desk {
                 let settings = Settings::default();
                 let history = History::new(events, now);
                 let judgement = judge(&history, &settings);
-                // Slurm's nodes do not name their reservations.
-                self.judged.conditions = fleet_conditions(&judgement, &BTreeMap::new());
+                self.judged.conditions = fleet_conditions(&judgement);
                 self.judged.figures = Some(figures::of(&history, &judgement, &settings));
             }
             Err(why) => {

@@ -255,6 +255,7 @@ fn a_silenced_node_is_no_message_until_the_silence_ends() {
     let new = NewSilence {
         nodes: vec!["n1".to_owned()],
         check: None,
+        reservation: None,
         length: Duration::from_secs(3600),
         by: "alice".to_owned(),
         reason: "new fans".to_owned(),
@@ -275,6 +276,29 @@ fn a_silenced_node_is_no_message_until_the_silence_ends() {
     pass(&place, 6);
     place.once();
     assert_eq!((server.count(), entries(&server.last())), (2, vec![entry("new", "node/n1")]));
+}
+
+#[test]
+fn a_silence_of_a_reservation_covers_the_nodes_in_it() {
+    let place = Place::new();
+    let server = accepting();
+    let silence = "[alerts.silences.driver]\nreservation = 'maint-7'\nuntil = '2099-01-01T00:00:00Z'\nreason = 'driver 580'\n";
+    config(&place, &server, "");
+    let path = place.at("railgate.toml");
+    fs::write(&path, format!("{}{silence}", fs::read_to_string(&path).unwrap())).unwrap();
+    place.once();
+    // As Slurm 23.02 and later print it; the comment of another node imitates it.
+    let of = |more: &str| format!("{DOWN} {more}");
+    let (inside, other) = (of("Comment=x ReservationName=maint-7"), of("ReservationName=maint-8"));
+    let imitates = of("Comment=ReservationName=maint-7 Extra=y");
+    nodes(&place, &[("n1", "DOWN", &inside), ("n2", "DOWN", &other), ("n3", "DOWN", &imitates)]);
+    pass(&place, 1);
+    place.once();
+    assert_eq!(entries(&server.last()), [entry("new", "node/n2"), entry("new", "node/n3")]);
+    nodes(&place, &[("n1", "DOWN", DOWN), ("n2", "DOWN", &other), ("n3", "DOWN", &imitates)]);
+    pass(&place, 6);
+    place.once();
+    assert_eq!(entries(&server.last()), [entry("new", "node/n1")]);
 }
 
 #[test]

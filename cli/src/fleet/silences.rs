@@ -26,6 +26,7 @@ Examples:
   railgate fleet silence gn017 --for 4h --why 'new fans'
   railgate fleet silence 'gn[017-032]' --for 1day --why 'leaf switch 2 is replaced'
   railgate fleet silence 'gn7*' --check ib-port --for 2h --why 'new cables in row 7'
+  railgate fleet silence '*' --reservation maint-7 --for 8h --why 'driver 580 on its nodes'
   railgate fleet silence '*' --for 8h --why 'maintenance of the whole cluster'
 
 The silence holds from the next observation on, at most one minute later. A condition that lasts beyond the end of the silence is \
@@ -42,6 +43,9 @@ pub(super) struct SilenceArgs {
     /// Only conditions that this check found
     #[arg(long, value_name = "ID")]
     check: Option<String>,
+    /// Only while a node is in this reservation, which Slurm 23.02 and later show; with an older Slurm the silence covers nothing
+    #[arg(long, value_name = "NAME")]
+    reservation: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -65,8 +69,8 @@ struct Row {
 
 impl Row {
     fn of(silence: FleetSilence) -> Row {
-        let FleetSilence { id, nodes, check, until, by, reason } = silence;
-        Row { id, source: "command", nodes, check, reservation: None, until: until.0, by: Some(by), reason }
+        let FleetSilence { id, nodes, check, reservation, until, by, reason } = silence;
+        Row { id, source: "command", nodes, check, reservation, until: until.0, by: Some(by), reason }
     }
 
     fn target(&self) -> String {
@@ -169,8 +173,14 @@ pub(super) fn add(database: &Path, args: &SilenceArgs, format: Format) -> anyhow
     }
     // Before the identity changes.
     let by = Some(clip(&who(), MAX_BY)).filter(|by| !by.is_empty()).unwrap_or_else(|| "unknown".to_owned());
-    let new =
-        NewSilence { nodes, check: args.check.clone(), length: args.length, by, reason: args.why.clone() };
+    let new = NewSilence {
+        nodes,
+        check: args.check.clone(),
+        reservation: args.reservation.clone(),
+        length: args.length,
+        by,
+        reason: args.why.clone(),
+    };
     let row = Row::of(file(database)?.add(new, now()).context("no silence was made")?);
     if format == Format::Json {
         output::json(&List { schema: 1, silences: vec![row], problems: Vec::new() })?;

@@ -200,6 +200,7 @@ mod tests {
             gpus: None,
             cpus: None,
             boot: None,
+            reservation: None,
         };
         States::from([("gn1".to_owned(), state)])
     }

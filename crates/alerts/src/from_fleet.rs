@@ -10,13 +10,10 @@ use crate::condition::{Condition, Priority};
 /// - P1: a driver or an image does.
 /// - P2: a job or the jobs of a user do; a lemon.
 ///
-/// `reservations` are those of each node, for silences. Nodes that are down or drained are not in a judgement: the caller adds
-/// them from Slurm, one condition each, with the key `node/NAME`.
-pub fn fleet_conditions(
-    judgement: &Judgement,
-    reservations: &BTreeMap<String, BTreeSet<String>>,
-) -> Vec<Condition> {
-    let of = |node: &String| (node.clone(), reservations.get(node).cloned().unwrap_or_default());
+/// Nodes that are down or drained are not in a judgement: the caller adds them from Slurm, one condition each, with the key `node/NAME`,
+/// and the reservations of all nodes ([`Condition::add_reservations`]).
+pub fn fleet_conditions(judgement: &Judgement) -> Vec<Condition> {
+    let of = |node: &String| (node.clone(), BTreeSet::new());
     let open = judgement.incidents.iter().filter(|incident| incident.end.is_none());
     let incidents = open.map(|incident| {
         let (key, priority) = match &incident.reason {

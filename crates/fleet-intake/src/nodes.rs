@@ -192,6 +192,7 @@ mod tests {
             gpus: Some(true),
             cpus: None,
             boot: Some(T - 1000),
+            reservation: None,
         }
     }
 

@@ -44,6 +44,9 @@ pub struct FleetSilence {
     /// The check; `None`: every condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
+    /// A reservation that the node is in; `None`: any or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
     /// The end.
     pub until: Until,
     /// The user who made it.
@@ -59,6 +62,8 @@ pub struct NewSilence {
     pub nodes: Vec<String>,
     /// As [`FleetSilence::check`].
     pub check: Option<String>,
+    /// As [`FleetSilence::reservation`].
+    pub reservation: Option<String>,
     /// How long it lasts, 1 minute to 90 days.
     pub length: Duration,
     /// The user who makes it.
@@ -119,8 +124,8 @@ impl FleetSilence {
         let wrong_node = self.nodes.iter().find(|name| !is_pattern(name));
         if !is_name(&self.id) {
             Some("id: is not like 1800000000-1".to_owned())
-        } else if self.nodes.is_empty() && self.check.is_none() {
-            Some("nodes: a silence needs nodes or a check".to_owned())
+        } else if self.nodes.is_empty() && self.check.is_none() && self.reservation.is_none() {
+            Some("nodes: a silence needs nodes, a check or a reservation".to_owned())
         } else if self.nodes.len() > MAX_NODES {
             Some(format!("nodes: more than {MAX_NODES}: use the beginning of the names and *"))
         } else if let Some(name) = wrong_node {
@@ -129,6 +134,8 @@ impl FleetSilence {
             ))
         } else if self.check.as_ref().is_some_and(|check| !is_name(check)) {
             Some("check: is not the id of a check".to_owned())
+        } else if self.reservation.as_ref().is_some_and(|name| !is_name(name)) {
+            Some("reservation: is not the name of a reservation".to_owned())
         } else if !is_text(&self.reason, MAX_REASON) {
             Some(format!("reason: needs 1 to {MAX_REASON} printable characters"))
         } else if !is_text(&self.by, MAX_NAME) {
@@ -142,7 +149,7 @@ impl FleetSilence {
         Silence {
             nodes: self.nodes.clone(),
             check: self.check.clone(),
-            reservation: None,
+            reservation: self.reservation.clone(),
             until: self.until,
             reason: self.reason.clone(),
         }
@@ -219,8 +226,16 @@ impl SilenceFile {
         let ids = (1..).map(|number: usize| format!("{}-{number}", now / 1000));
         let id = ids.into_iter().find(|id| !taken(id)).unwrap_or_default();
         let length = u64::try_from(new.length.as_millis()).unwrap_or(UnixMillis::MAX);
-        let NewSilence { nodes, check, by, reason, .. } = new;
-        let silence = FleetSilence { id, nodes, check, until: Until(now.saturating_add(length)), by, reason };
+        let NewSilence { nodes, check, reservation, by, reason, .. } = new;
+        let silence = FleetSilence {
+            id,
+            nodes,
+            check,
+            reservation,
+            until: Until(now.saturating_add(length)),
+            by,
+            reason,
+        };
         if let Some(why) = silence.problem() {
             return Err(SilencesError::Invalid(why));
         }
@@ -327,6 +342,7 @@ mod tests {
         NewSilence {
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
             check: None,
+            reservation: None,
             length: Duration::from_secs(hours * 3600),
             by: "alice".to_owned(),
             reason: "new fans".to_owned(),
@@ -372,7 +388,7 @@ mod tests {
             &good.trim().replace("gn1", "gn*1"),
             &good.trim().replace("\"nodes\":[\"gn1\"],", ""),
             &good.trim().replace("new fans", "a\\nb"),
-            &good.trim().replace("\"by\":", "\"reservation\":\"r\",\"by\":"),
+            &good.trim().replace("\"by\":", "\"reservations\":\"r\",\"by\":"),
         ];
         fs::write(&path, format!("{}\n\n{good}", bad.join("\n"))).unwrap();
         let found = file.read(T).unwrap();
@@ -406,13 +422,17 @@ mod tests {
     fn what_is_not_a_silence_is_refused() {
         let (_dir, file) = place();
         for (wrong, part) in [
-            (new(&[], 4), "needs nodes or a check"),
+            (new(&[], 4), "needs nodes, a check or a reservation"),
             (new(&["gn1"], 0), "0s is not within 1m to 90days"),
             (new(&["gn1"], 3000), "is not within 1m to 90days"),
             (new(&["gn\u{1b}"], 4), "is not the name of a node"),
             (NewSilence { reason: " ".to_owned(), ..new(&["gn1"], 4) }, "reason: needs 1 to 200"),
             (NewSilence { by: "a\nb".to_owned(), ..new(&["gn1"], 4) }, "by: needs 1 to 100"),
             (NewSilence { check: Some("a b".to_owned()), ..new(&["gn1"], 4) }, "check: is not the id"),
+            (
+                NewSilence { reservation: Some("a,b".to_owned()), ..new(&["gn1"], 4) },
+                "reservation: is not the name",
+            ),
         ] {
             let why = file.add(wrong, T).unwrap_err().to_string();
             assert!(why.contains(part), "{why}");

@@ -361,8 +361,9 @@ fn a_judgement_becomes_conditions() {
         nodes: vec![record("a", Standing::Lemon), record("b", Standing::Ordinary)],
         faults: Vec::new(),
     };
-    let reservations = BTreeMap::from([("a".to_owned(), BTreeSet::from(["maint".to_owned()]))]);
-    let conditions = fleet_conditions(&judgement, &reservations);
+    let mut conditions = fleet_conditions(&judgement);
+    let reservations = BTreeMap::from([("a".to_owned(), "maint".to_owned())]);
+    conditions.iter_mut().for_each(|condition| condition.add_reservations(&reservations));
     let got: Vec<(&str, Priority)> =
         conditions.iter().map(|condition| (condition.key.as_str(), condition.priority)).collect();
     assert_eq!(

@@ -19,6 +19,8 @@ pub struct NodeState {
     pub cpus: Option<u32>,
     /// When the node booted; `None` if slurmctld does not know it, as for a node that has not registered.
     pub boot: Option<UnixSeconds>,
+    /// The reservation that it is in now: of several Slurm shows one. Slurm 22.05 shows none.
+    pub reservation: Option<String>,
 }
 
 /// A drain reason, who set it and when.
@@ -77,6 +79,7 @@ pub(crate) fn node(line: &str) -> Result<NodeState, String> {
         gpus: first(line, "Gres").map(has_gpus),
         cpus: first(line, "CPUEfctv").or_else(|| first(line, "CPUTot")).and_then(|count| count.parse().ok()),
         boot: first(line, "BootTime").and_then(time),
+        reservation: reservation(line),
     })
 }
 
@@ -86,15 +89,38 @@ fn has_gpus(gres: &str) -> bool {
     gres.split(',').any(name)
 }
 
-/// The comment, which follows the reason. Only `Extra` and fields of newer releases may follow it.
-fn comment(line: &str) -> &str {
-    let from = line.split_once(" Reason=").map_or(line, |(_, rest)| {
-        // The reason is free text too and may imitate a comment.
+/// What can follow the comment: `Extra` is free text, too; the others are of newer releases.
+const AFTER_COMMENT: [&str; 8] = [
+    " Extra=",
+    " InstanceId=",
+    " InstanceType=",
+    " ReservationName=",
+    " TLSCertTokenSet=",
+    " TLSCertLastRenewal=",
+    " Topology=",
+    " Parameters=",
+];
+
+/// What follows the reason, which is free text and may imitate a field.
+fn after_reason(line: &str) -> &str {
+    line.split_once(" Reason=").map_or(line, |(_, rest)| {
         let end = reason_end(rest).map_or(0, |(_, end)| end);
         &rest[end..]
-    });
-    let comment = from.split_once(" Comment=").map_or("", |(_, comment)| comment);
-    comment.split(" Extra=").next().unwrap_or_default().trim()
+    })
+}
+
+/// The comment, which follows the reason.
+fn comment(line: &str) -> &str {
+    let comment = after_reason(line).split_once(" Comment=").map_or("", |(_, comment)| comment);
+    let end = AFTER_COMMENT.iter().filter_map(|key| comment.find(key)).min();
+    comment[..end.unwrap_or(comment.len())].trim()
+}
+
+/// The reservation. The comment and `Extra`, which admins write, come before it and may imitate it.
+fn reservation(line: &str) -> Option<String> {
+    let (_, rest) = after_reason(line).rsplit_once(" ReservationName=")?;
+    let name = rest.split(' ').next().unwrap_or_default();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Parses `text [user@time]`, which `Comment=` may follow.
@@ -157,12 +183,31 @@ mod tests {
             (" Comment=", ""),
             (" Comment=rack 7; a=b", "rack 7; a=b"),
             (" Comment=rack 7 Extra={\"a\": 1}", "rack 7"),
+            (" Comment=rack 7 ReservationName=maint Topology=default:leaf2", "rack 7"),
+            (" Comment=rack 7  Topology=default:leaf2", "rack 7"),
+            (" Topology=default:leaf2", ""),
             (" Reason=see Comment=this [root@2026-11-21T02:01:38] Comment=that", "that"),
             (" Reason=see Comment=this [root@2026-11-21T02:01:38]", ""),
         ] {
             assert_eq!(node(&format!("{free}{end}")).unwrap().comment, want, "{end}");
         }
         assert_eq!(node(NODE).unwrap().comment, "some c");
+    }
+
+    #[test]
+    fn the_reservation_of_a_node_is_parsed() {
+        let free = NODE.split(" Reason=").next().unwrap();
+        for (end, want) in [
+            ("", None),
+            (" ReservationName=maint", Some("maint")),
+            (" Comment=rack 7 ReservationName=maint Topology=default:leaf2", Some("maint")),
+            (" Comment=see ReservationName=x Extra=y ReservationName=maint", Some("maint")),
+            (" Reason=see ReservationName=x [root@2026-11-21T02:01:38]", None),
+            (" ReservationName= Topology=default:leaf2", None),
+        ] {
+            let found = node(&format!("{free}{end}")).unwrap().reservation;
+            assert_eq!(found.as_deref(), want, "{end}");
+        }
     }
 
     #[test]
