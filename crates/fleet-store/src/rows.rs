@@ -1,6 +1,12 @@
 //! Events as rows, with a checksum.
 
+use std::num::NonZero;
+use std::ops::RangeInclusive;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, available_parallelism, scope};
 
 use railgate_fleet::Event;
 use railgate_model::UnixMillis;
@@ -11,6 +17,18 @@ use crate::StoreError;
 
 /// Bytes of a checksum: enough to find damage, which is not made on purpose.
 const CHECKSUM: usize = 8;
+
+/// Rows that one thread checks and parses at once.
+const BATCH: usize = 2048;
+
+/// Most threads that check and parse rows, which takes longer than reading them. SQLite reads in one thread, which keeps no more busy.
+const PARSERS: usize = 4;
+
+/// A batch of rows, and its number.
+type Batch = (usize, Vec<Row>);
+
+/// The events of a batch, and its number.
+type Part = (usize, Result<Vec<Event>, StoreError>);
 
 /// A row of the table `event`.
 pub(crate) struct Row {
@@ -55,6 +73,63 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row { id: row.get(0)?, time: row.get(1)?, body: row.get(2)?, checksum: row.get(3)? })
 }
 
+/// Checks and parses rows in other threads. Returns the events from one time to another, both included, in the order of the rows.
+fn parsed(
+    rows: impl Iterator<Item = Result<Row, StoreError>>,
+    path: &Path,
+    span: &RangeInclusive<UnixMillis>,
+) -> Result<Vec<Event>, StoreError> {
+    let parsers = available_parallelism().map_or(1, NonZero::get).min(PARSERS);
+    // Short: rows that wait need memory beside the events.
+    let (to_parse, batches) = sync_channel(2 * parsers);
+    let batches = Arc::new(Mutex::new(batches));
+    let parts: Result<Vec<Part>, StoreError> = scope(move |scope| {
+        let mut threads = Vec::new();
+        for _ in 0..parsers {
+            let batches = Arc::clone(&batches);
+            let thread = Builder::new().spawn_scoped(scope, move || parse(&batches, path, span));
+            threads.push(thread.map_err(|why| StoreError::io(path, why))?);
+        }
+        // The parsers have the only ones: if all of them end, nothing waits for them.
+        drop(batches);
+        let mut rows = rows;
+        for number in 0_usize.. {
+            let mut batch = Vec::with_capacity(BATCH);
+            for row in rows.by_ref().take(BATCH) {
+                batch.push(row?);
+            }
+            if batch.is_empty() || to_parse.send((number, batch)).is_err() {
+                break;
+            }
+        }
+        drop(to_parse);
+        let mut parts = Vec::new();
+        for thread in threads {
+            parts.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        Ok(parts)
+    });
+    let mut parts = parts?;
+    parts.sort_by_key(|(number, _)| *number);
+    let count = parts.iter().flat_map(|(_, part)| part).map(Vec::len).sum();
+    let mut events = Vec::with_capacity(count);
+    for (_, part) in parts {
+        // Of several rows that are damaged, the first one is named.
+        events.append(&mut part?);
+    }
+    Ok(events)
+}
+
+/// Parses batches of rows until there are no more. Returns the events of each batch with its number.
+fn parse(batches: &Mutex<Receiver<Batch>>, path: &Path, span: &RangeInclusive<UnixMillis>) -> Vec<Part> {
+    let next = || batches.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+    let mut parts = Vec::new();
+    while let Some((number, rows)) = next() {
+        parts.push((number, events_of(&rows, path, span)));
+    }
+    parts
+}
+
 /// Events from one time to another, both included, by time and id.
 pub(crate) fn events(
     connection: &Connection,
@@ -73,15 +148,30 @@ pub(crate) fn events(
     let mut statement =
         connection.prepare_cached("SELECT id, time, body, checksum FROM event").map_err(sqlite)?;
     let rows = statement.query_map([], row).map_err(sqlite)?;
-    let mut events = Vec::new();
+    let events = parsed(rows.map(|row| row.map_err(sqlite)), path, &(from..=to))?;
+    Ok(sorted(events))
+}
+
+fn events_of(rows: &[Row], path: &Path, span: &RangeInclusive<UnixMillis>) -> Result<Vec<Event>, StoreError> {
+    let mut events = Vec::with_capacity(rows.len());
     for row in rows {
-        let event = row.map_err(sqlite)?.event(path)?;
-        if (from..=to).contains(&event.time) {
+        let event = row.event(path)?;
+        if span.contains(&event.time) {
             events.push(event);
         }
     }
-    events.sort_by(|one: &Event, other| (one.time, &one.id).cmp(&(other.time, &other.id)));
     Ok(events)
+}
+
+/// Events by time and id. The numbers are sorted and not the events, of which each move costs more.
+fn sorted(events: Vec<Event>) -> Vec<Event> {
+    let mut order: Vec<(UnixMillis, usize)> =
+        events.iter().enumerate().map(|(number, event)| (event.time, number)).collect();
+    order.sort_unstable_by(|(time, number), (other_time, other)| {
+        time.cmp(other_time).then_with(|| events[*number].id.cmp(&events[*other].id))
+    });
+    let mut events: Vec<Option<Event>> = events.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|(_, number)| events[number].take()).collect()
 }
 
 /// The event with an id.

@@ -335,3 +335,23 @@ fn the_place_of_the_sources_is_kept_with_the_events_and_in_a_backup() {
     let restored = Writer::open(&place.path().join("copy.db"), "ctld1", 1000).unwrap();
     assert_eq!(restored.intake().unwrap().as_deref(), Some("first"));
 }
+
+/// More rows than are parsed at once.
+#[test]
+fn many_events_are_read_by_time_and_id_and_the_first_damaged_one_is_named() {
+    let (_dir, path) = place();
+    // By id, 10000 stands before 9999, and two events share each time.
+    let many: Vec<Event> =
+        (0..12_000).map(|number| Event { time: T + number / 2, ..event(number) }).collect();
+    open(&path).take_in(&many, T).unwrap();
+    let mut sorted = many.clone();
+    sorted.sort_by(|one, other| (one.time, &one.id).cmp(&(other.time, &other.id)));
+    assert_eq!(all(&path), sorted);
+    let some = Reader::open(&path).unwrap().events(T + 100, T + 4999).unwrap();
+    assert_eq!(some, sorted[200..10_000]);
+    let file = rusqlite::Connection::open(&path).unwrap();
+    file.execute("UPDATE event SET checksum = x'00' WHERE id IN ('resume-2000', 'resume-9000')", []).unwrap();
+    drop(file);
+    let refused = Reader::open(&path).unwrap().events(0, u64::MAX).unwrap_err().to_string();
+    assert!(refused.contains("damaged (event resume-2000)"), "{refused}");
+}
