@@ -96,6 +96,7 @@ enum Command {
 
 /// A history and its judgement.
 struct Known {
+    /// Empty for the page: a copy of all events takes longer than the judgement of them.
     events: Vec<Event>,
     history: History,
     judgement: Judgement,
@@ -130,12 +131,14 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Unsilence { id }) => return silences::remove(site, &database, id),
         _ => {}
     }
-    let known = load(&database)?;
+    let known = load(&database, !is_page)?;
     match &args.command {
         // Done above: they need no history.
         Some(Command::Silences | Command::Silence(_) | Command::Unsilence { .. }) => {}
         None if is_page => {
             page::print(site, &known, args.audience.unwrap_or_default(), args.out.as_deref())?;
+            // The program ends: it need not free the millions of names of a large history one by one.
+            std::mem::forget(known);
         }
         None => overview::print(&known, format)?,
         Some(Command::Node { name }) => return node::node(&known, name, format),
@@ -149,14 +152,21 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-fn load(database: &Path) -> anyhow::Result<Known> {
+/// Reads and judges a history. `with_events`: whether [`Known::events`] is needed.
+fn load(database: &Path, with_events: bool) -> anyhow::Result<Known> {
     if let Some(dir) = database.parent() {
         railgate_runner::become_owner(dir).context("the owner of the history")?;
     }
     let reader = Reader::open(database).context("railgate-fleet keeps it on the controller")?;
     let events = reader.events(0, UnixMillis::MAX)?;
     let (now, settings) = (railgate_runner::now(), Settings::default());
-    let history = History::new(events.iter().cloned(), now);
+    let (events, history) = match with_events {
+        true => {
+            let history = History::new(events.iter().cloned(), now);
+            (events, history)
+        }
+        false => (Vec::new(), History::new(events, now)),
+    };
     let judgement = judge(&history, &settings);
     Ok(Known { events, history, judgement, settings, now })
 }

@@ -45,7 +45,6 @@ pub(super) fn print(
         history: &known.history,
         judgement: &known.judgement,
         settings: &known.settings,
-        events: &known.events,
         names: &names,
         host_list: |nodes| hostlist::compress(nodes),
         railgate: env!("CARGO_PKG_VERSION"),

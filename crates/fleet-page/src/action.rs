@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
-use railgate_fleet::{Drainer, Event, Incident, NodeRecord, Source, Standing, What};
+use railgate_fleet::{Drainer, Incident, NodeRecord, Outage, Standing};
 use railgate_model::UnixMillis;
 use railgate_page::{Text, table};
 
@@ -181,24 +181,13 @@ fn others(facts: &Facts<'_>) -> Markup {
 
 /// Nodes out of service by reason: many nodes of one reason are one row.
 fn out_of_service(facts: &Facts<'_>) -> Vec<Out> {
-    let now = facts.history.now();
-    // Of each node its last mark: a drain, or that it did not answer.
-    let mut last: BTreeMap<&str, &Event> = BTreeMap::new();
-    for event in facts.events.iter().filter(|event| event.source == Source::Root && event.time <= now) {
-        if let What::Drained { node, .. } | What::Down { node } = &event.what {
-            let known = last.entry(node).or_insert(event);
-            if (known.time, &known.id) < (event.time, &event.id) {
-                *known = event;
-            }
-        }
-    }
     let mut groups: BTreeMap<(Option<UnixMillis>, String, &'static str), Vec<String>> = BTreeMap::new();
     for record in facts.judgement.nodes.iter().filter(|record| record.out_of_service) {
         let spans = facts.history.service(&record.node).map(|(_, out)| out).unwrap_or_default();
         let since = spans.last().map(|(from, _)| *from);
-        let (by, reason) = match last.get(record.node.as_str()).map(|event| &event.what) {
-            Some(What::Drained { by, reason, .. }) => (drainer(*by), facts.names.drain_reason(*by, reason)),
-            Some(_) => ("not drained", "the node does not answer to Slurm".to_owned()),
+        let (by, reason) = match facts.history.outage(&record.node) {
+            Some(Outage::Drained { by, reason }) => (drainer(*by), facts.names.drain_reason(*by, reason)),
+            Some(Outage::Down) => ("not drained", "the node does not answer to Slurm".to_owned()),
             None => (UNKNOWN, UNKNOWN.to_owned()),
         };
         // To the minute: nodes that one failure takes out are one row.

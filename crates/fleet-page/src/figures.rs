@@ -21,9 +21,10 @@ const MOST_FAILURES: usize = 50;
 const WRITE_S: [f64; 2] = [30.0, 300.0];
 
 pub(crate) fn html(facts: &Facts<'_>) -> Markup {
+    let goodput = goodput(facts.history, facts.settings);
     html! {
         h2 { "Figures of the period" }
-        div.card { (totals(facts)) (partitions(facts)) }
+        div.card { (totals(facts, &goodput)) (partitions(&goodput)) }
         h2 { "Ends of jobs, and GPU-hours lost" }
         div.card { (losses(facts)) }
         h2 { "Faults of nodes by cause" }
@@ -37,9 +38,9 @@ fn sum(bounds: impl Iterator<Item = Bounds>) -> Bounds {
     bounds.fold(Bounds::default(), |sum, one| Bounds { low: sum.low + one.low, high: sum.high + one.high })
 }
 
-fn totals(facts: &Facts<'_>) -> Markup {
+fn totals(facts: &Facts<'_>, goodput: &[Goodput]) -> Markup {
     let Facts { history, judgement, settings, .. } = facts;
-    let (goodput, costs) = (goodput(history, settings), costs(history, settings));
+    let costs = costs(history, settings);
     let gpu_hours: f64 = goodput.iter().map(|one| one.gpu_hours).sum();
     let productive = sum(goodput.iter().map(|one| one.productive));
     let wall_hours: f64 = costs.iter().map(|job| job.wall_hours).sum();
@@ -76,8 +77,7 @@ fn totals(facts: &Facts<'_>) -> Markup {
     }
 }
 
-fn partitions(facts: &Facts<'_>) -> Markup {
-    let all = goodput(facts.history, facts.settings);
+fn partitions(all: &[Goodput]) -> Markup {
     let row = |one: &Goodput| {
         let partition = if one.partition.is_empty() { UNKNOWN } else { &one.partition };
         vec![

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use maud::{Markup, html};
-use railgate_fleet::{Event, History, Incident, Judgement, Reason, Settings};
+use railgate_fleet::{History, Incident, Judgement, Reason, Settings};
 use railgate_page::{Text, page, table};
 use railgate_text::shorten;
 
@@ -38,8 +38,6 @@ pub struct Facts<'a> {
     pub judgement: &'a Judgement,
     /// The settings of the judgement.
     pub settings: &'a Settings,
-    /// The events of the history: they have Slurm's reasons of drains.
-    pub events: &'a [Event],
     /// Whether the page has user names and job ids.
     pub names: &'a Names,
     /// Writes names of nodes as a host list.
@@ -93,10 +91,9 @@ pub fn users(history: &History, judgement: &Judgement) -> BTreeSet<u32> {
 }
 
 fn about(facts: &Facts<'_>) -> Markup {
-    let Facts { history, judgement, events, .. } = facts;
-    let last = events.iter().map(|event| event.time).filter(|time| *time <= history.now()).max();
+    let Facts { history, judgement, .. } = facts;
     html! {
-        @if let Some(last) = last {
+        @if let Some(last) = history.last() {
             p.soft {
                 (plural(judgement.nodes.len(), "node")) " and " (plural(history.attempts().len(), "job attempt"))
                 " from " (Text(&time(history.begin()))) " to " (Text(&time(history.now())))

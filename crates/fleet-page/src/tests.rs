@@ -116,7 +116,6 @@ impl Story {
             history: &history,
             judgement: &judgement,
             settings: &settings,
-            events: &self.events,
             names,
             host_list: list,
             railgate: "1.0",

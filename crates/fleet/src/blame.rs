@@ -107,6 +107,22 @@ fn of_one(
     }
 }
 
+/// A job or a user with faults on several nodes.
+struct Suspect {
+    faults: Vec<usize>,
+    /// Lower end of the interval of its number of nodes.
+    lower: f64,
+    /// Faults that nodes of the fleet would have had in its place, as far as they are summed up.
+    expected: f64,
+}
+
+impl Suspect {
+    /// Whether it fails its nodes, as far as is known: what is expected only grows.
+    fn fails_nodes(&self, settings: &Settings) -> bool {
+        self.lower > settings.job_times * self.expected
+    }
+}
+
 /// Faults that a job or a user carries from node to node: on at least [`Settings::fewest_nodes`] nodes, and far more often than
 /// nodes of the fleet fail in that time. Each of these faults counts against no node.
 ///
@@ -119,15 +135,6 @@ pub(crate) fn killers(
     exposure: &Exposure,
     rates: &Rates,
 ) -> BTreeSet<usize> {
-    let mut expected_of_job: BTreeMap<u32, f64> = BTreeMap::new();
-    let mut expected_of_user: BTreeMap<u32, f64> = BTreeMap::new();
-    for (attempt, members) in history.attempts.iter().zip(&history.members) {
-        let end = attempt.end.map_or(history.now, |(end, _)| end);
-        let of = |node: &usize| exposure.expected(rates, *node, attempt.start, end);
-        let expected: f64 = members.iter().map(of).sum();
-        *expected_of_job.entry(attempt.job).or_default() += expected;
-        *expected_of_user.entry(attempt.uid).or_default() += expected;
-    }
     let mut of_job: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut of_user: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for index in alone {
@@ -140,16 +147,34 @@ pub(crate) fn killers(
             of_user.entry(uid).or_default().push(*index);
         }
     }
-    let suspects = of_job.iter().map(|(job, of)| (expected_of_job.get(job), of));
-    let suspects = suspects.chain(of_user.iter().map(|(uid, of)| (expected_of_user.get(uid), of)));
-    let mut killers = BTreeSet::new();
-    for (expected, of) in suspects {
+    let suspect = |of: Vec<usize>| {
         // A lemon that fails the jobs of one user again and again is one node.
         let nodes = of.iter().map(|fault| faults[*fault].node).collect::<BTreeSet<usize>>().len();
         let lower = gamma_quantile(nodes as f64, UNLIKELY);
-        let expected = expected.copied().unwrap_or(0.0);
-        if nodes >= settings.fewest_nodes && lower > settings.job_times * expected {
-            killers.extend(of);
+        (nodes >= settings.fewest_nodes).then_some(Suspect { faults: of, lower, expected: 0.0 })
+    };
+    let suspects = |of: BTreeMap<u32, Vec<usize>>| -> BTreeMap<u32, Suspect> {
+        of.into_iter().filter_map(|(of, faults)| Some((of, suspect(faults)?))).collect()
+    };
+    let (mut of_job, mut of_user) = (suspects(of_job), suspects(of_user));
+    for (attempt, members) in history.attempts.iter().zip(&history.members) {
+        // Nearly all users are cleared after a few of their attempts.
+        let mut open = [of_job.get_mut(&attempt.job), of_user.get_mut(&attempt.uid)]
+            .map(|suspect| suspect.filter(|suspect| suspect.fails_nodes(settings)));
+        if open.iter().all(Option::is_none) {
+            continue;
+        }
+        let end = attempt.end.map_or(history.now, |(end, _)| end);
+        let of = |node: &usize| exposure.expected(rates, *node, attempt.start, end);
+        let expected: f64 = members.iter().map(of).sum();
+        for suspect in open.iter_mut().flatten() {
+            suspect.expected += expected;
+        }
+    }
+    let mut killers = BTreeSet::new();
+    for suspect in of_job.values().chain(of_user.values()) {
+        if suspect.fails_nodes(settings) {
+            killers.extend(&suspect.faults);
         }
     }
     killers

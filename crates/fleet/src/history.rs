@@ -1,11 +1,12 @@
 //! Events put in order: the same for late, doubled and shuffled events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use railgate_model::{Class, Severity, UnixMillis};
 
 use crate::event::{
-    Attempt, Card, Cause, Event, Grade, NodeFinding, Progress, Shared, SharedKind, Source, What,
+    Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Progress, Shared, SharedKind, Source, What,
 };
 
 /// All events up to a time.
@@ -15,8 +16,13 @@ pub struct History {
     pub(crate) now: UnixMillis,
     /// Time of the first event.
     pub(crate) begin: UnixMillis,
+    /// Time of the last event.
+    last: Option<UnixMillis>,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) index: BTreeMap<String, usize>,
+    /// By name. Hashed: the attempts of a large history have millions of names to look up.
+    index: HashMap<String, usize>,
+    /// Indices of all nodes, sorted by name.
+    pub(crate) by_name: Vec<usize>,
     /// By job and attempt.
     pub(crate) attempts: Vec<Attempt>,
     /// Indices of the nodes of each attempt.
@@ -39,6 +45,7 @@ pub(crate) struct Node {
     cards: Vec<(UnixMillis, BTreeSet<String>)>,
     pub(crate) observed: Vec<Observed>,
     marks: Vec<Mark>,
+    outage: Option<Outage>,
     /// Intervals in which the node took no jobs. The last one may end at [`History::now`].
     pub(crate) out: Vec<(UnixMillis, UnixMillis)>,
     pub(crate) repairs: Vec<(UnixMillis, Option<String>)>,
@@ -58,6 +65,20 @@ pub(crate) struct Observed {
     pub(crate) leaf: Option<String>,
 }
 
+/// What took a node out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outage {
+    /// It was drained.
+    Drained {
+        /// By whom.
+        by: Drainer,
+        /// Slurm's reason.
+        reason: String,
+    },
+    /// It did not answer to Slurm.
+    Down,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     time: UnixMillis,
@@ -69,7 +90,8 @@ impl History {
     pub fn new(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> History {
         let (ordered, conflicting) = ordered(events, now);
         let begin = ordered.first().map_or(now, |event| event.time);
-        let mut history = History { now, begin, conflicting, ..History::default() };
+        let last = ordered.last().map(|event| event.time);
+        let mut history = History { now, begin, last, conflicting, ..History::default() };
         let mut attempts: BTreeMap<(u32, u32), Attempt> = BTreeMap::new();
         for event in ordered {
             if event.source == Source::User && event.what.needs_root() {
@@ -111,14 +133,19 @@ impl History {
 
     /// Returns the names of all nodes, sorted.
     pub fn node_names(&self) -> impl Iterator<Item = &str> {
-        self.index.keys().map(String::as_str)
+        self.by_name.iter().map(|node| self.name(*node))
     }
 
     /// Returns when a node became known, and when it took no jobs since: from, to. An interval that has not ended ends at
     /// [`History::now`]. `None` without an event about the node.
     pub fn service(&self, node: &str) -> Option<(UnixMillis, &[(UnixMillis, UnixMillis)])> {
-        let node = self.nodes.get(*self.index.get(node)?)?;
+        let node = self.nodes.get(self.find(node)?)?;
         Some((node.first, &node.out))
+    }
+
+    /// Returns what took a node out of service the last time, also if it is in service again. `None` if that never happened.
+    pub fn outage(&self, node: &str) -> Option<&Outage> {
+        self.nodes.get(self.find(node)?)?.outage.as_ref()
     }
 
     /// Returns the time of the first event; [`History::now`] without one.
@@ -126,9 +153,19 @@ impl History {
         self.begin
     }
 
+    /// Returns the time of the last event; `None` without one.
+    pub fn last(&self) -> Option<UnixMillis> {
+        self.last
+    }
+
     /// Returns all attempts by job and attempt.
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts
+    }
+
+    /// The index of a node.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.index.get(name).copied()
     }
 
     pub(crate) fn name(&self, node: usize) -> &str {
@@ -147,22 +184,19 @@ impl History {
 
     fn node(&mut self, name: &str, time: UnixMillis) -> &mut Node {
         let index = self.index_of(name, time);
-        &mut self.nodes[index]
-    }
-
-    /// The index of a node that was known at a time. A new one gets the next index.
-    fn index_of(&mut self, name: &str, time: UnixMillis) -> usize {
-        let next = self.nodes.len();
-        let index = match self.index.get(name) {
-            Some(index) => *index,
-            None => {
-                self.index.insert(name.to_owned(), next);
-                self.nodes.push(Node { name: name.to_owned(), first: time, ..Node::default() });
-                next
-            }
-        };
         let node = &mut self.nodes[index];
         node.first = node.first.min(time);
+        node
+    }
+
+    /// The index of a node. A new one gets the next index, and was known first at this time.
+    fn index_of(&mut self, name: &str, time: UnixMillis) -> usize {
+        if let Some(index) = self.find(name) {
+            return index;
+        }
+        let index = self.nodes.len();
+        self.index.insert(name.to_owned(), index);
+        self.nodes.push(Node { name: name.to_owned(), first: time, ..Node::default() });
         index
     }
 
@@ -190,7 +224,7 @@ impl History {
             What::Cards { node, cards } => {
                 let cards: BTreeSet<String> = cards.into_iter().map(|card: Card| card.uuid).collect();
                 self.node(&node, time).cards.push((time, cards.clone()));
-                let index = self.index.get(&node).copied();
+                let index = self.find(&node);
                 for card in cards {
                     let stays = self.stays.entry(card).or_default();
                     let is_new = stays.last().map(|(_, node)| *node) != index;
@@ -215,6 +249,7 @@ impl History {
                 let node = self.node(&node, time);
                 node.observed.push(Observed::down(time, "down"));
                 node.marks.push(Mark { time, out: true });
+                node.outage = Some(Outage::Down);
             }
             What::Rebooted { node, expected } => {
                 let node = self.node(&node, time);
@@ -222,7 +257,11 @@ impl History {
                     node.observed.push(Observed::down(time, "reboot"));
                 }
             }
-            What::Drained { node, .. } => self.node(&node, time).marks.push(Mark { time, out: true }),
+            What::Drained { node, by, reason } => {
+                let node = self.node(&node, time);
+                node.marks.push(Mark { time, out: true });
+                node.outage = Some(Outage::Drained { by, reason });
+            }
             What::Resumed { node } => self.node(&node, time).marks.push(Mark { time, out: false }),
             What::Maintained { node, repair, card } => {
                 let node = self.node(&node, time);
@@ -240,23 +279,37 @@ impl History {
         }
     }
 
+    /// Indices of the nodes of an attempt, sorted, each once.
+    fn members_of(&mut self, attempt: &Attempt) -> Vec<usize> {
+        let mut members: Vec<usize> =
+            attempt.nodes.iter().map(|name| self.index_of(name, attempt.start)).collect();
+        members.sort_unstable();
+        members.dedup();
+        members
+    }
+
     /// Links attempts and nodes, and derives when nodes took no jobs.
     fn link(&mut self) {
         let attempts = std::mem::take(&mut self.attempts);
-        for (index, attempt) in attempts.iter().enumerate() {
-            let mut members = Vec::with_capacity(attempt.nodes.len());
-            for name in &attempt.nodes {
-                members.push(self.index_of(name, attempt.start));
-            }
-            members.sort_unstable();
-            members.dedup();
-            for node in &members {
+        self.members = attempts.iter().map(|attempt| self.members_of(attempt)).collect();
+        let mut counts = vec![0; self.nodes.len()];
+        for node in self.members.iter().flatten() {
+            counts[*node] += 1;
+        }
+        for (node, count) in self.nodes.iter_mut().zip(counts) {
+            node.attempts.reserve_exact(count);
+        }
+        for (index, (attempt, members)) in attempts.iter().zip(&self.members).enumerate() {
+            for node in members {
                 let node = &mut self.nodes[*node];
+                node.first = node.first.min(attempt.start);
                 node.attempts.push(index);
-                // Slurm starts jobs only on nodes in service: this replaces a resume event that was lost.
-                node.marks.push(Mark { time: attempt.start, out: false });
+                // Slurm starts jobs only on nodes in service: this replaces a resume event that was lost. Most nodes were never
+                // out of service, and need no millions of marks that say so.
+                if node.outage.is_some() {
+                    node.marks.push(Mark { time: attempt.start, out: false });
+                }
             }
-            self.members.push(members);
         }
         let now = self.now;
         for node in &mut self.nodes {
@@ -265,30 +318,41 @@ impl History {
             node.out = out_of_service(&node.marks, now);
         }
         self.attempts = attempts;
+        self.by_name = (0..self.nodes.len()).collect();
+        self.by_name.sort_by(|one, other| self.nodes[*one].name.cmp(&self.nodes[*other].name));
     }
 }
 
 /// Sorted by time, each id once: of different events with one id that which supersedes the others.
 fn ordered(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> (Vec<Event>, usize) {
     let mut events: Vec<Event> = events.into_iter().filter(|event| event.time <= now).collect();
-    events.sort_by(|one, other| one.id.cmp(&other.id));
-    let mut conflicting: BTreeSet<String> = BTreeSet::new();
-    let mut kept: Vec<Event> = Vec::with_capacity(events.len());
-    for event in events {
-        match kept.last_mut() {
-            Some(last) if last.id == event.id => {
-                if *last != event {
-                    conflicting.insert(event.id.clone());
-                    if event.supersedes(last) {
-                        *last = event;
+    let mut keep = vec![true; events.len()];
+    let conflicting = {
+        // The event of each id that counts so far. Not sorted by id: the store has sorted the events by time, and has each id once.
+        let mut of_id: HashMap<&str, usize> = HashMap::with_capacity(events.len());
+        let mut conflicting: HashSet<&str> = HashSet::new();
+        for (index, event) in events.iter().enumerate() {
+            match of_id.entry(&event.id) {
+                Entry::Vacant(new) => drop(new.insert(index)),
+                Entry::Occupied(mut known) => {
+                    let before = *known.get();
+                    let mut loser = index;
+                    if events[before] != *event {
+                        conflicting.insert(&event.id);
+                        if event.supersedes(&events[before]) {
+                            loser = known.insert(index);
+                        }
                     }
+                    keep[loser] = false;
                 }
             }
-            _ => kept.push(event),
         }
-    }
-    kept.sort_by(|one, other| (one.time, &one.id).cmp(&(other.time, &other.id)));
-    (kept, conflicting.len())
+        conflicting.len()
+    };
+    let mut keep = keep.into_iter();
+    events.retain(|_| keep.next().unwrap_or(true));
+    events.sort_by(|one, other| (one.time, &one.id).cmp(&(other.time, &other.id)));
+    (events, conflicting)
 }
 
 /// What a peer claims, what proves nothing and what is no fault of a node does not count.

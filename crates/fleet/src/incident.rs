@@ -123,17 +123,25 @@ struct Scan<'a> {
 /// Finds the incidents.
 pub(crate) fn incidents(history: &History, settings: &Settings, faults: &[Fault]) -> Found {
     let mut found = Found { of_fault: vec![None; faults.len()], ..Found::default() };
+    let mut scan = Scan::new(history, settings, faults);
     // The first pass counts faults of incidents as if each node had failed alone, which makes it cautious.
     for _ in 0..2 {
         let alone = found.of_fault.iter().filter(|incident| incident.is_none()).count();
-        let scan = Scan::new(history, settings, faults, alone);
+        scan.rate = rate(history, settings, alone);
         found = scan.run();
     }
     found
 }
 
+/// Faults per millisecond of a node. `alone`: number of faults without an incident.
+fn rate(history: &History, settings: &Settings, alone: usize) -> f64 {
+    let span = history.now.saturating_sub(history.begin).max(settings.together);
+    (alone as f64 + 1.0) / (history.nodes.len().max(1) as f64 * span as f64)
+}
+
 impl<'a> Scan<'a> {
-    fn new(history: &'a History, settings: &'a Settings, faults: &'a [Fault], alone: usize) -> Scan<'a> {
+    /// All but the rate: it alone differs between the passes.
+    fn new(history: &'a History, settings: &'a Settings, faults: &'a [Fault]) -> Scan<'a> {
         let mut places: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
         for (index, fault) in faults.iter().enumerate() {
             for place in places_of(history, settings, fault) {
@@ -156,9 +164,7 @@ impl<'a> Scan<'a> {
         for (index, attempt) in history.attempts.iter().enumerate() {
             of_user.entry(attempt.uid).or_default().push(index);
         }
-        let span = history.now.saturating_sub(history.begin).max(settings.together);
-        let rate = (alone as f64 + 1.0) / (history.nodes.len().max(1) as f64 * span as f64);
-        Scan { history, settings, faults, places, blocks, of_fault, kinds, members, of_user, rate }
+        Scan { history, settings, faults, places, blocks, of_fault, kinds, members, of_user, rate: 0.0 }
     }
 
     fn run(&self) -> Found {
@@ -300,16 +306,23 @@ impl<'a> Scan<'a> {
             let mut nodes: BTreeSet<usize> =
                 cluster.faults.iter().map(|fault| self.faults[*fault].node).collect();
             let of = cluster.of as f64;
-            for fault in self.places.get(place).into_iter().flatten() {
+            let of_place = self.places.get(place).map(Vec::as_slice).unwrap_or_default();
+            // Sorted by time: the fleet's image has all faults, and few of them are near.
+            let earliest = start.saturating_sub(self.settings.together);
+            let near = of_place.partition_point(|fault| self.faults[*fault].time < earliest);
+            for fault in &of_place[near..] {
                 let Fault { time, node, .. } = &self.faults[*fault];
-                let is_free = found.of_fault[*fault].is_none() && !found.collateral.contains(fault);
-                let is_near = (start.saturating_sub(self.settings.together)..=last + self.settings.quiet)
-                    .contains(time);
+                if *time > last + self.settings.quiet {
+                    break;
+                }
+                if found.of_fault[*fault].is_some() || found.collateral.contains(fault) {
+                    continue;
+                }
                 let (from, to) = (first.min(*time), last.max(*time));
                 let (before, after) = (nodes.len() as f64, nodes.len() as f64 + 1.0);
                 let chance = self.chance(to - from);
                 let more = gain(after, of.max(after), chance) - gain(before, of, chance);
-                if is_free && is_near && (nodes.contains(node) || more > LATE_NODE.ln()) {
+                if nodes.contains(node) || more > LATE_NODE.ln() {
                     found.of_fault[*fault] = Some(index);
                     cluster.faults.push(*fault);
                     nodes.insert(*node);

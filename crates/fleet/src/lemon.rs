@@ -13,7 +13,7 @@ use crate::discovery::{Tested, discover};
 use crate::event::Cause;
 use crate::exposure::{Exposure, Rates};
 use crate::fault::Fault;
-use crate::history::History;
+use crate::history::{History, Node};
 use crate::settings::{DAY, Settings, hours};
 
 /// Shapes that are tried, from 2^-6 to 2^6: a fleet in which few nodes cause nearly all faults, to one of equal nodes.
@@ -130,8 +130,21 @@ pub(crate) fn records(case: &Case<'_>) -> Vec<NodeRecord> {
             set_aside[fault.node] += 1;
         }
     }
-    let by_name = case.history.index.values();
-    by_name.map(|node| record(case, *node, &counts[*node], shape, named[*node], set_aside[*node])).collect()
+    // Many nodes have the same number of faults, on which the quantiles depend.
+    let mut of_faults: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
+    let tail = (1.0 - case.settings.credible) / 2.0;
+    let by_name = case.history.by_name.iter();
+    by_name
+        .map(|node| {
+            let count = &counts[*node];
+            let posterior = shape + count.faults.len() as f64;
+            let quantiles = || (gamma_quantile(posterior, tail), gamma_quantile(posterior, 1.0 - tail));
+            let (low, high) = *of_faults.entry(count.faults.len()).or_insert_with(quantiles);
+            let rate = shape + count.expected;
+            let ratio = Ratio { mean: posterior / rate, low: low / rate, high: high / rate };
+            record(case, *node, count, ratio, named[*node], set_aside[*node])
+        })
+        .collect()
 }
 
 fn count(
@@ -262,20 +275,13 @@ fn record(
     case: &Case<'_>,
     node: usize,
     count: &Count,
-    shape: f64,
+    ratio: Ratio,
     named: bool,
     set_aside: usize,
 ) -> NodeRecord {
     let (history, settings) = (case.history, case.settings);
     let known = &history.nodes[node];
     let faults = count.faults.len();
-    let (posterior, rate) = (shape + faults as f64, shape + count.expected);
-    let tail = (1.0 - settings.credible) / 2.0;
-    let ratio = Ratio {
-        mean: posterior / rate,
-        low: gamma_quantile(posterior, tail) / rate,
-        high: gamma_quantile(posterior, 1.0 - tail) / rate,
-    };
     let last = count.faults.iter().map(|index| case.faults[*index].time).max();
     // A fault during the probation starts it again.
     let since = count
@@ -304,11 +310,17 @@ fn record(
         in_incident: case.in_incident.contains(&node),
         reasons: Vec::new(),
     };
-    record.reasons = reasons(case, &record, count, clean);
+    record.reasons = reasons(case, known, &record, count, clean);
     record
 }
 
-fn reasons(case: &Case<'_>, record: &NodeRecord, count: &Count, clean: Option<f64>) -> Vec<String> {
+fn reasons(
+    case: &Case<'_>,
+    known: &Node,
+    record: &NodeRecord,
+    count: &Count,
+    clean: Option<f64>,
+) -> Vec<String> {
     let mut reasons = Vec::new();
     if record.faults > 0 {
         reasons.push(format!(
@@ -360,7 +372,7 @@ fn reasons(case: &Case<'_>, record: &NodeRecord, count: &Count, clean: Option<f6
             counted(record.set_aside, "fault")
         ));
     }
-    if let Some((_, false)) = case.history.nodes[case.history.index[&record.node]].tested.last() {
+    if let Some((_, false)) = known.tested.last() {
         reasons.push("the last self-test failed".to_owned());
     }
     if record.standing == Standing::Lemon && record.in_incident {

@@ -31,7 +31,7 @@ pub use event::{
     Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Outcome, Progress, Shared, SharedKind, Source,
     What,
 };
-pub use history::History;
+pub use history::{History, Outage};
 pub use incident::{Incident, Reason};
 pub use judgement::{Judgement, NodeFault, judge};
 pub use lemon::{NodeRecord, Ratio, Standing};

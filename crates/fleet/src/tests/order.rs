@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{costs, goodput};
+use crate::{Outage, costs, goodput};
 
 /// A history with a bit of everything.
 fn eventful() -> Story {
@@ -70,4 +70,23 @@ fn an_end_without_a_start_and_a_start_after_its_end_are_one_attempt() {
     let history = story.history();
     assert_eq!(history.attempts().len(), 2);
     assert!(history.attempts().iter().all(|attempt| attempt.end.is_some()));
+}
+
+#[test]
+fn the_last_drain_or_silence_of_a_node_is_kept_in_any_order() {
+    let drained =
+        |reason: &str| What::Drained { node: name(5), by: Drainer::Admin, reason: reason.to_owned() };
+    let mut story = Story::new();
+    story.add(T + 3 * DAY, What::Down { node: name(6) });
+    story.add(T + 9 * DAY, drained("new fans"));
+    story.add(T + 3 * DAY, drained("old fans"));
+    story.add(T + 10 * DAY, What::Resumed { node: name(5) });
+    story.add_from(Source::User, T + 12 * DAY, drained("forged"));
+    let history = History::new(story.events, T + 12 * DAY);
+    let fans = Outage::Drained { by: Drainer::Admin, reason: "new fans".to_owned() };
+    assert_eq!(history.outage("n05"), Some(&fans));
+    assert_eq!(history.outage("n06"), Some(&Outage::Down));
+    assert_eq!((history.outage("n07"), history.outage("other")), (None, None));
+    assert_eq!(history.last(), Some(T + 12 * DAY));
+    assert_eq!(History::new([], T).last(), None);
 }

@@ -22,7 +22,6 @@ fn the_page_of_4096_nodes_and_90_days_stays_below_5_mb() {
         history: &history,
         judgement: &judgement,
         settings: &settings,
-        events: &fleet.events,
         names: &names,
         host_list: |nodes| nodes.join(","),
         railgate: "1.0",
