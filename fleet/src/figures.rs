@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use railgate_fleet::{
-    Bounds, History, Judgement, Reason, Settings, SharedKind, Standing, costs, goodput, lost_by_cause,
+    Bounds, Cause, FaultCounts, History, Judgement, Reason, Settings, Share, SharedKind, Standing, costs,
+    goodput, lost_by_cause,
 };
 use railgate_metrics::FleetNow;
 
@@ -31,24 +32,22 @@ pub(crate) fn of(history: &History, judgement: &Judgement, settings: &Settings) 
         };
         *incidents.entry(kind).or_default() += 1;
     }
-    let mut faults: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for fault in &judgement.faults {
-        let (counted, aside) = faults.entry(label(&fault.cause)).or_default();
-        *if fault.counts { counted } else { aside } += 1;
-    }
     let lost = lost_by_cause(history, judgement, settings).into_iter();
     let lost =
         lost.map(|one| (one.why.to_string(), (3600.0 * one.gpu_hours.low, 3600.0 * one.gpu_hours.high)));
     let (goodput, costs) = (goodput(history, settings), costs(history, settings));
-    let number = |nodes: usize| u64::try_from(nodes).unwrap_or(u64::MAX);
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let of_cause =
+        |(cause, of): (Cause, FaultCounts)| (label(&cause), (number(of.counted), number(of.aside)));
+    let ends = |share: Share| share.of_one().map(|Bounds { low, high }| (low, high));
     FleetNow {
         incidents,
         lemons: number(judgement.nodes.iter().filter(|node| node.standing == Standing::Lemon).count()),
         out_of_service: number(judgement.nodes.iter().filter(|node| node.out_of_service).count()),
-        faults,
+        faults: judgement.faults_by_cause().into_iter().map(of_cause).collect(),
         lost_gpu_s: lost.collect(),
-        ettr: share(costs.iter().map(|job| (job.productive_hours, job.wall_hours))),
-        goodput: share(goodput.iter().map(|one| (one.productive, one.gpu_hours))),
+        ettr: ends(Share::ettr(&costs)),
+        goodput: ends(Share::goodput(&goodput)),
         complete_s: None,
         events: 0,
     }
@@ -57,14 +56,6 @@ pub(crate) fn of(history: &History, judgement: &Judgement, settings: &Settings) 
 /// `leaf-switch`.
 fn label(kind: &impl ToString) -> String {
     kind.to_string().to_lowercase().replace(' ', "-")
-}
-
-/// Parts of wholes, all together; `None` without a whole.
-fn share(parts: impl Iterator<Item = (Bounds, f64)>) -> Option<(f64, f64)> {
-    let (low, high, whole) = parts.fold((0.0, 0.0, 0.0), |(low, high, whole), (part, of)| {
-        (low + part.low, high + part.high, whole + of)
-    });
-    (whole > 0.0).then(|| (low / whole, high / whole))
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! Figures of the period: productive time, lost time, failures, time to failure.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use railgate_fleet::{
-    Advice, Attempt, Blame, Bounds, BySize, Cause, Goodput, History, Judgement, Loss, Lost, NodeFault,
-    Settings, by_size, checkpoint_interval, costs, goodput, lost_by_cause,
+    Advice, Attempt, Blame, BySize, Cause, FaultCounts, Goodput, History, Judgement, Loss, Lost, Settings,
+    Share, by_size, checkpoint_interval, costs, goodput, lost_by_cause,
 };
 use railgate_model::UnixMillis;
 use railgate_page::{Text, table};
@@ -34,17 +33,11 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
     }
 }
 
-fn sum(bounds: impl Iterator<Item = Bounds>) -> Bounds {
-    bounds.fold(Bounds::default(), |sum, one| Bounds { low: sum.low + one.low, high: sum.high + one.high })
-}
-
 fn totals(facts: &Facts<'_>, goodput: &[Goodput]) -> Markup {
     let Facts { history, judgement, settings, .. } = facts;
     let costs = costs(history, settings);
-    let gpu_hours: f64 = goodput.iter().map(|one| one.gpu_hours).sum();
-    let productive = sum(goodput.iter().map(|one| one.productive));
-    let wall_hours: f64 = costs.iter().map(|job| job.wall_hours).sum();
-    let useful = sum(costs.iter().map(|job| job.productive_hours));
+    let Share { productive, whole: gpu_hours } = Share::goodput(goodput);
+    let Share { productive: useful, whole: wall_hours } = Share::ettr(&costs);
     let reported = costs.iter().filter(|job| job.reported).count();
     let without_gpus = history.attempts().iter().filter(|attempt| attempt.gpus == 0).count();
     let or_unknown = |share: Option<String>, why: &str| share.unwrap_or_else(|| format!("{UNKNOWN}: {why}"));
@@ -118,14 +111,9 @@ fn losses(facts: &Facts<'_>) -> Markup {
 }
 
 fn faults(facts: &Facts<'_>) -> Markup {
-    let mut causes: BTreeMap<Cause, (usize, usize)> = BTreeMap::new();
-    for NodeFault { cause, counts, .. } in &facts.judgement.faults {
-        let (counted, aside) = causes.entry(*cause).or_default();
-        *if *counts { counted } else { aside } += 1;
-    }
-    let mut causes: Vec<(Cause, (usize, usize))> = causes.into_iter().collect();
-    causes.sort_by_key(|(cause, (counted, aside))| (Reverse(counted + aside), *cause));
-    let row = |(cause, (counted, aside)): &(Cause, (usize, usize))| {
+    let mut causes: Vec<(Cause, FaultCounts)> = facts.judgement.faults_by_cause().into_iter().collect();
+    causes.sort_by_key(|(cause, FaultCounts { counted, aside })| (Reverse(counted + aside), *cause));
+    let row = |(cause, FaultCounts { counted, aside }): &(Cause, FaultCounts)| {
         vec![cause.to_string(), counted.to_string(), aside.to_string()]
     };
     let rows: Vec<Vec<String>> = causes.iter().map(row).collect();

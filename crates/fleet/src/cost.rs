@@ -74,6 +74,40 @@ pub struct Goodput {
     pub productive: Bounds,
 }
 
+/// The productive part of a whole, summed over jobs or months.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// Productive hours, or GPU hours.
+    pub productive: Bounds,
+    /// All hours, or GPU hours.
+    pub whole: f64,
+}
+
+impl Share {
+    /// The ETTR of all jobs together: productive hours of wall-clock hours, the wait in the queue included.
+    pub fn ettr(costs: &[JobCost]) -> Share {
+        Share::sum(costs.iter().map(|job| (job.productive_hours, job.wall_hours)))
+    }
+
+    /// The goodput of all partitions and months together: productive GPU hours of those that jobs held.
+    pub fn goodput(months: &[Goodput]) -> Share {
+        Share::sum(months.iter().map(|month| (month.productive, month.gpu_hours)))
+    }
+
+    /// Returns the part, 0 to 1; `None` without a whole.
+    pub fn of_one(self) -> Option<Bounds> {
+        let Share { productive, whole } = self;
+        (whole > 0.0).then(|| Bounds { low: productive.low / whole, high: productive.high / whole })
+    }
+
+    fn sum(parts: impl Iterator<Item = (Bounds, f64)>) -> Share {
+        parts.fold(Share::default(), |sum, (productive, whole)| Share {
+            productive: sum.productive.plus(productive),
+            whole: sum.whole + whole,
+        })
+    }
+}
+
 /// Why GPU hours were lost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

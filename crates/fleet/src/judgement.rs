@@ -1,6 +1,6 @@
 //! The judgement of a whole history.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,26 @@ pub struct NodeFault {
     pub counts: bool,
 }
 
+/// How many faults have one cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Those that count against their nodes.
+    pub counted: usize,
+    /// Those that are set aside: [`NodeFault::counts`].
+    pub aside: usize,
+}
+
 impl Judgement {
+    /// Returns the number of faults of each cause that occurred.
+    pub fn faults_by_cause(&self) -> BTreeMap<Cause, FaultCounts> {
+        let mut causes: BTreeMap<Cause, FaultCounts> = BTreeMap::new();
+        for NodeFault { cause, counts, .. } in &self.faults {
+            let of_cause = causes.entry(*cause).or_default();
+            *if *counts { &mut of_cause.counted } else { &mut of_cause.aside } += 1;
+        }
+        causes
+    }
+
     /// Returns the record of a node.
     pub fn node(&self, name: &str) -> Option<&NodeRecord> {
         let index = self.nodes.binary_search_by(|record| record.node.as_str().cmp(name)).ok()?;

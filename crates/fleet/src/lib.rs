@@ -26,14 +26,14 @@ mod settings;
 mod tests;
 
 pub use blame::Blame;
-pub use cost::{Bounds, Goodput, JobCost, Loss, Lost, costs, goodput, lost_by_cause};
+pub use cost::{Bounds, Goodput, JobCost, Loss, Lost, Share, costs, goodput, lost_by_cause};
 pub use event::{
     Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Outcome, Progress, Shared, SharedKind, Source,
     What,
 };
 pub use history::{History, Outage};
 pub use incident::{Incident, Reason};
-pub use judgement::{Judgement, NodeFault, judge};
+pub use judgement::{FaultCounts, Judgement, NodeFault, judge};
 pub use lemon::{NodeRecord, Ratio, Standing};
 pub use reliability::{Advice, BySize, by_size, checkpoint_interval};
 pub use settings::Settings;

@@ -1,7 +1,10 @@
 //! Productive time, goodput, time to failure, checkpoints.
 
 use super::*;
-use crate::{Advice, Bounds, Loss, Progress, by_size, checkpoint_interval, costs, goodput, lost_by_cause};
+use crate::{
+    Advice, Bounds, FaultCounts, Loss, Progress, Share, by_size, checkpoint_interval, costs, goodput,
+    lost_by_cause,
+};
 
 fn ettr(story: &Story, job: u32) -> Bounds {
     let costs = costs(&story.history(), &Settings::default());
@@ -160,4 +163,37 @@ fn advice_is_refused_without_enough_failures() {
         slow,
         Advice::Refused("writing a checkpoint takes more than a tenth of the 50.0 h between failures".into())
     );
+}
+
+#[test]
+fn shares_are_those_of_all_jobs_together() {
+    let mut story = ten_hours(Outcome::Completed);
+    // Two hours, of which none is sure.
+    story.job(2, 2..4, T + DAY, T + DAY + 2 * HOUR, Outcome::Cancelled);
+    let (history, settings) = (story.history(), Settings::default());
+    let (costs, months) = (costs(&history, &settings), goodput(&history, &settings));
+    let wall: f64 = costs.iter().map(|job| job.wall_hours).sum();
+    let ettr = Share::ettr(&costs);
+    assert_eq!(ettr.whole, wall);
+    near(ettr.of_one().unwrap(), 9.5 * 0.9 / wall, 12.0 / wall);
+    let held = Share::goodput(&months);
+    near(held.of_one().unwrap(), 9.5 * 0.9 / 12.0, 1.0);
+    assert_eq!(Share::goodput(&[]).of_one(), None);
+    assert_eq!(Share::ettr(&[]).of_one(), None);
+}
+
+#[test]
+fn faults_are_counted_by_cause() {
+    let mut story = Story::new();
+    story.fault(5, T + 3 * DAY, Some(1));
+    story.fault(6, T + 9 * DAY, Some(1));
+    leaf_fails(&mut story, T + 20 * DAY);
+    let judgement = story.judge();
+    let causes = judgement.faults_by_cause();
+    // With those of the ten nodes that failed once.
+    assert_eq!(causes.get(&Cause::Gpu), Some(&FaultCounts { counted: 12, aside: 0 }));
+    let of_leaf = causes.get(&Cause::Network).unwrap();
+    assert!(of_leaf.counted == 0 && of_leaf.aside > 2, "{of_leaf:?}");
+    let sum: usize = causes.values().map(|of| of.counted + of.aside).sum();
+    assert_eq!(sum, judgement.faults.len());
 }
