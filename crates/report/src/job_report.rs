@@ -99,6 +99,10 @@ pub struct Attempt {
     pub ended: Ended,
     /// Node reports, sorted by name.
     pub nodes: Vec<NodeReport>,
+    /// Nodes that took part in no start of `railgate launch`, as it reports itself. `analysis` leaves them out: their GPUs wait on
+    /// purpose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<String>,
     /// Decision of the controller.
     pub decision: Option<Decision>,
     /// Interpretation of the figures; `None` if no node report has any.
@@ -181,6 +185,7 @@ impl JobReport {
             down: Vec::new(),
             ended: Ended::default(),
             nodes: Vec::new(),
+            spares: Vec::new(),
             decision: None,
             analysis: None,
             first_error: None,
@@ -251,6 +256,7 @@ impl JobReport {
             });
             let view = view.or_else(|| recorded(attempt.attempt));
             complete(attempt, view, expand);
+            attempt.spares = spares(attempt, expand);
             attempt.down =
                 slurm.iter().flat_map(|view| &view.down).filter(|d| died_in(attempt, d)).cloned().collect();
             attempt.ended = why_ended(attempt, view, next);
@@ -326,8 +332,43 @@ fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
     }
 }
 
+/// Nodes that were spares in all starts of launch. Its file belongs to the user: a list that does not fit the job counts for nothing.
+fn spares(attempt: &Attempt, expand: &dyn Fn(&str) -> Option<Vec<String>>) -> Vec<String> {
+    let Some(launched) = attempt.nodes.iter().find_map(|node| node.launched.as_ref()) else {
+        return Vec::new();
+    };
+    let (mut used, mut spare) = (BTreeSet::new(), BTreeSet::new());
+    for start in &launched.starts {
+        let (Some(nodes), Some(spares)) = (expand(&start.nodes), expand(&start.spares)) else {
+            return Vec::new();
+        };
+        if nodes.is_empty() || nodes.len() + spares.len() > attempt.node_count {
+            return Vec::new();
+        }
+        used.extend(nodes);
+        spare.extend(spares);
+    }
+    let names = attempt.nodes.iter().map(|node| &node.node);
+    names.filter(|name| spare.contains(*name) && !used.contains(*name)).cloned().collect()
+}
+
 /// Interprets the figures of an attempt. `reached` is the highest step of the attempts so far.
-pub(crate) fn analysis(attempt: &Attempt, reached: &mut Option<u64>, rules: &Rules) -> Option<Analysis> {
+pub(crate) fn analysis(attempt: &mut Attempt, reached: &mut Option<u64>, rules: &Rules) -> Option<Analysis> {
+    // Taken out and put back: a copy of the reports of a large job would need too much memory.
+    let mut spares = Vec::new();
+    for at in (0..attempt.nodes.len()).rev() {
+        if attempt.nodes.get(at).is_some_and(|node| attempt.spares.contains(&node.node)) {
+            spares.push((at, attempt.nodes.remove(at)));
+        }
+    }
+    let found = analysis_of_used(attempt, reached, rules);
+    for (at, node) in spares.into_iter().rev() {
+        attempt.nodes.insert(at, node);
+    }
+    found
+}
+
+fn analysis_of_used(attempt: &Attempt, reached: &mut Option<u64>, rules: &Rules) -> Option<Analysis> {
     let runs = matches!(attempt.ended.kind, EndKind::Running | EndKind::Waiting);
     let end = attempt.end.filter(|_| !runs);
     let status = attempt.exit().map(|exit| exit.status);
@@ -448,6 +489,7 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
 
 #[cfg(test)]
 mod tests {
+    use railgate_node_report::{LaunchStart, Launched};
     use serde_json::json;
 
     use super::*;
@@ -495,5 +537,40 @@ mod tests {
         let (ids, _) =
             merged(serde_json::from_value(json!({ "slow-clock": { "below_percent": 14.3 } })).unwrap());
         assert_eq!(ids, [""; 0]);
+    }
+
+    #[test]
+    fn figures_are_without_spares_that_no_start_used() {
+        let nodes = large(2).attempts.pop().unwrap().nodes;
+        let names: Vec<String> = nodes.iter().map(|node| node.node.clone()).collect();
+        let [one, two] = names.as_slice() else { panic!("{names:?}") };
+        let of = |starts: &[(&str, &str)]| {
+            let mut nodes = nodes.clone();
+            nodes.iter_mut().for_each(|node| node.job.nodelist = names.join(","));
+            let start = |(nodes, spares): &(&str, &str)| LaunchStart {
+                nodes: (*nodes).to_owned(),
+                spares: (*spares).to_owned(),
+                ..LaunchStart::default()
+            };
+            let starts = starts.iter().map(start).collect();
+            nodes[1].launched = Some(Launched { restarts: 3, starts });
+            let expand = |list: &str| Some(list.split_terminator(',').map(str::to_owned).collect());
+            let parts = Parts { nodes, ..Parts::default() };
+            let merged = JobReport::merge("alpha", 48_213, parts, None, &expand, &ReportConfig::default());
+            let attempt = merged.attempts.into_iter().next_back().unwrap();
+            let kept: Vec<&String> = attempt.nodes.iter().map(|node| &node.node).collect();
+            assert_eq!(kept, [one, two]);
+            let gpus = attempt.analysis.unwrap().hardware.known().unwrap().gpus;
+            (attempt.spares, gpus)
+        };
+        let (none, all) = of(&[(&names.join(","), "")]);
+        assert_eq!(none, [""; 0]);
+        assert_eq!(of(&[(two, one)]), (vec![one.clone()], all / 2));
+        assert_eq!(of(&[(one, two)]), (vec![two.clone()], all / 2));
+        // A start has used it, or the lists are not those of the job.
+        let both = names.join(",");
+        for starts in [&[(two.as_str(), one.as_str()), (one, two)][..], &[("", one)], &[(&both, "n9")]] {
+            assert_eq!(of(starts), (Vec::new(), all), "{starts:?}");
+        }
     }
 }

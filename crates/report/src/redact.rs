@@ -139,7 +139,7 @@ impl<'r> Pseudonyms<'r> {
         attempt.recorded.clear();
         attempt.ras.clear();
         attempt.down.clear();
-        attempt.silent_nodes.iter_mut().for_each(|node| self.cover(node));
+        attempt.silent_nodes.iter_mut().chain(&mut attempt.spares).for_each(|node| self.cover(node));
         if let Some(decision) = &mut attempt.decision {
             decision.why.clear();
             decision.discounted.clear();

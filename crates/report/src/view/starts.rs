@@ -17,17 +17,17 @@ const MOST_ROWS: usize = 4;
 /// The newest starts of all attempts for the first screen; empty if the program was started once in each attempt.
 pub(super) fn rows(report: &JobReport) -> Vec<String> {
     let many = report.attempts.len() > 1;
-    let restarted = report.attempts.iter().filter_map(|attempt| {
-        let launched = attempt.nodes.iter().find_map(|node| node.launched.as_ref())?;
-        (launched.starts.len() > 1).then_some((attempt, launched))
-    });
-    let mut rows: Vec<String> = restarted
-        .flat_map(|(attempt, launched)| {
-            let of = if many { format!("attempt {}: ", attempt.attempt) } else { String::new() };
-            let lines = lines(attempt, launched).chain([sum(attempt, launched)]);
-            lines.map(move |line| plain(&format!("{of}{line}"))).collect::<Vec<_>>()
-        })
-        .collect();
+    let mut rows: Vec<String> = Vec::new();
+    for attempt in &report.attempts {
+        let Some(launched) = attempt.nodes.iter().find_map(|node| node.launched.as_ref()) else { continue };
+        let of = if many { format!("attempt {}: ", attempt.attempt) } else { String::new() };
+        let mut told: Vec<String> = Vec::new();
+        if launched.starts.len() > 1 {
+            told.extend(lines(attempt, launched).chain([sum(attempt, launched)]));
+        }
+        told.extend(unused(attempt));
+        rows.extend(told.iter().map(|line| plain(&format!("{of}{line}"))));
+    }
     let older = rows.len().saturating_sub(MOST_ROWS);
     if older > 0 {
         rows.drain(..older);
@@ -53,6 +53,7 @@ pub(super) fn starts(attempt: &Attempt) -> Vec<Sentence> {
     }
     told.extend(lines(attempt, launched).skip(older));
     told.push(sum(attempt, launched));
+    told.extend(unused(attempt));
     told.into_iter().map(Sentence::from).collect()
 }
 
@@ -84,6 +85,24 @@ fn line(start: &LaunchStart, cost: Option<&Cost>) -> String {
         clock(start.began),
         start.nodes
     )
+}
+
+/// Spares that no start used.
+fn unused(attempt: &Attempt) -> Option<String> {
+    const MOST_NAMES: usize = 4;
+    let names = attempt.spares.iter().take(MOST_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match attempt.spares.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (were, their) = match attempt.spares.len() {
+        0 => return None,
+        1 => ("was a spare", "its"),
+        _ => ("were spares", "their"),
+    };
+    Some(format!(
+        "{names}{more} {were} in all starts: {their} GPUs are not in MFU, HFU and the shares of time"
+    ))
 }
 
 /// What a start cost, from the end of the one before it (the first: from the attempt's prolog) to its own end.
@@ -286,6 +305,19 @@ mod tests {
         attempt.nodes[2].gpus.clear();
         let lines = starts(attempt);
         assert!(lines[0].as_str().contains("ETTR 50.0 %, exit code 0"), "{lines:?}");
+    }
+
+    #[test]
+    fn spares_that_no_start_used_are_named_also_after_one_start() {
+        let mut report = testing::story();
+        let attempt = report.attempts.last_mut().unwrap();
+        let only = LaunchStart { spares: "n2".to_owned(), ..start(0, 1, 2) };
+        attempt.nodes[0].launched = Some(Launched { restarts: 3, starts: vec![only] });
+        attempt.spares = vec!["n2".to_owned()];
+        let what = "n2 was a spare in all starts: its GPUs are not in MFU, HFU and the shares of time";
+        assert!(starts(attempt).iter().any(|line| line.as_str() == what));
+        let rows = rows(&report);
+        assert!(rows.len() == 1 && rows[0].ends_with(what), "{rows:?}");
     }
 
     #[test]
