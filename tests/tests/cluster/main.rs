@@ -14,6 +14,7 @@ mod doctor;
 mod endings;
 mod fabric;
 mod first_error;
+mod fleet;
 mod forged_lines;
 mod gate;
 mod guard;
