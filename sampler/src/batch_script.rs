@@ -51,7 +51,7 @@ impl Pace {
 pub(crate) struct Watch {
     /// `None`: this node does not watch it, or its loss has been handled.
     script: Option<BatchScript>,
-    /// The job's output says that it is lost.
+    /// The job's output has the line about the loss.
     told: bool,
     pace: Pace,
     answer: Option<JoinHandle<Result<ScriptNode, String>>>,
@@ -77,7 +77,7 @@ impl Watch {
             match answer.join().unwrap_or_else(|_| Err("a thread failed".to_owned())) {
                 Ok(ScriptNode::NotLost) => {}
                 Ok(ScriptNode::Handled) => self.script = None,
-                Ok(ScriptNode::Refused(_)) => self.told = true,
+                Ok(ScriptNode::Refused) => self.told = true,
                 Err(why) => {
                     tracing::info!(job = mine.job, "whether the batch script is lost is not known: {why}");
                 }

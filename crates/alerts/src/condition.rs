@@ -56,7 +56,6 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The same within limits and without characters that are not printable: parts of it can be text that users wrote.
     /// Adds the reservation that each node is in, for silences.
     pub fn add_reservations(&mut self, reservations: &BTreeMap<String, String>) {
         for (node, of_node) in &mut self.nodes {
@@ -64,6 +63,7 @@ impl Condition {
         }
     }
 
+    /// The same within limits and without characters that are not printable: parts of it can be text that users wrote.
     pub(crate) fn within_limits(&self) -> Condition {
         let name = |text: &String| clip(text, MAX_NAME);
         Condition {

@@ -304,8 +304,8 @@ impl History {
                 let node = &mut self.nodes[*node];
                 node.first = node.first.min(attempt.start);
                 node.attempts.push(index);
-                // Slurm starts jobs only on nodes in service: this replaces a resume event that was lost. Most nodes were never
-                // out of service, and need no millions of marks that say so.
+                // Slurm starts jobs only on nodes in service: this replaces a resume event that was lost. A node that was never out
+                // of service needs no mark: a large history would have millions of them.
                 if node.outage.is_some() {
                     node.marks.push(Mark { time: attempt.start, out: false });
                 }

@@ -5,7 +5,7 @@ use railgate_model::{Allocation, UnixMillis};
 use railgate_node_report::plain::stamp;
 use railgate_node_report::stacks::{Group, Groups, LineOf, RankLine};
 use railgate_node_report::{
-    Decision, DecisionKind, DownNode, Exit, NodeReport, PortUse, REPORT_SCHEMA, SlurmView,
+    Decision, DecisionKind, DownNode, Exit, Launched, NodeReport, PortUse, REPORT_SCHEMA, SlurmView,
 };
 use railgate_store::{Parts, ReportConfig};
 use serde::{Deserialize, Serialize};
@@ -123,6 +123,11 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// The starts of `railgate launch`, which the node of the batch script has.
+    pub(crate) fn launched(&self) -> Option<&Launched> {
+        self.nodes.iter().find_map(|node| node.launched.as_ref())
+    }
+
     /// Nodes without an epilog report.
     pub fn without_epilog(&self) -> impl Iterator<Item = &String> {
         let unfinished = self.nodes.iter().filter(|node| node.end.is_none()).map(|node| &node.node);
@@ -334,9 +339,7 @@ fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
 
 /// Nodes that were spares in all starts of launch. Its file belongs to the user: a list that does not fit the job counts for nothing.
 fn spares(attempt: &Attempt, expand: &dyn Fn(&str) -> Option<Vec<String>>) -> Vec<String> {
-    let Some(launched) = attempt.nodes.iter().find_map(|node| node.launched.as_ref()) else {
-        return Vec::new();
-    };
+    let Some(launched) = attempt.launched() else { return Vec::new() };
     let (mut used, mut spare) = (BTreeSet::new(), BTreeSet::new());
     for start in &launched.starts {
         let (Some(nodes), Some(spares)) = (expand(&start.nodes), expand(&start.spares)) else {
@@ -489,7 +492,7 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::{LaunchStart, Launched};
+    use railgate_node_report::LaunchStart;
     use serde_json::json;
 
     use super::*;

@@ -39,8 +39,8 @@ pub enum ScriptNode {
     NotLost,
     /// It is down; the job is requeued, or stays because its owner or the site does not want a requeue.
     Handled,
-    /// It is down, and Slurm refused to requeue the job: why, in words. The job's output says so.
-    Refused(String),
+    /// It is down, and the requeue failed. The reason is in the job's output and in the log.
+    Refused,
 }
 
 /// The order to the child.
@@ -101,7 +101,7 @@ impl BatchScript {
             Ok(_) => Ok(ScriptNode::Handled),
             Err(why) => {
                 tell(&format!("Slurm did not requeue the job: {why}; railgate tries again"));
-                Ok(ScriptNode::Refused(why))
+                Ok(ScriptNode::Refused)
             }
         }
     }

@@ -19,7 +19,7 @@ pub(super) fn rows(report: &JobReport) -> Vec<String> {
     let many = report.attempts.len() > 1;
     let mut rows: Vec<String> = Vec::new();
     for attempt in &report.attempts {
-        let Some(launched) = attempt.nodes.iter().find_map(|node| node.launched.as_ref()) else { continue };
+        let Some(launched) = attempt.launched() else { continue };
         let of = if many { format!("attempt {}: ", attempt.attempt) } else { String::new() };
         let mut told: Vec<String> = Vec::new();
         if launched.starts.len() > 1 {
@@ -38,7 +38,7 @@ pub(super) fn rows(report: &JobReport) -> Vec<String> {
 
 /// Each start with its end and the reason, and the time between them; empty without launch, and if the only start ran on all nodes.
 pub(super) fn starts(attempt: &Attempt) -> Vec<Sentence> {
-    let Some(launched) = attempt.nodes.iter().find_map(|node| node.launched.as_ref()) else {
+    let Some(launched) = attempt.launched() else {
         return Vec::new();
     };
     let all = &launched.starts;
