@@ -10,6 +10,8 @@ pub struct JobOutputs {
     pub files: Vec<JobOutput>,
     /// Ranks of the job that run here, sorted.
     pub ranks: Vec<u32>,
+    /// The ranks are a launcher's, else Slurm's.
+    pub launched: bool,
     /// Whether there are files beyond the maximum.
     pub more: bool,
 }
@@ -52,7 +54,14 @@ impl JobOutputs {
             }
         }
         self.more |= later.more;
-        self.ranks.extend(later.ranks);
+        // Before and after its ranks run, a launcher itself looks like a rank, with Slurm's number.
+        if later.launched && !self.launched {
+            self.ranks.clear();
+            self.launched = true;
+        }
+        if later.launched == self.launched {
+            self.ranks.extend(later.ranks);
+        }
         self.ranks.sort_unstable();
         self.ranks.dedup();
     }
@@ -73,11 +82,12 @@ mod tests {
             rank,
             task: rank,
         };
-        let mut all = JobOutputs { files: vec![file(1, 10, Some(3))], ranks: vec![3], more: false };
+        let mut all =
+            JobOutputs { files: vec![file(1, 10, Some(3))], ranks: vec![3], ..JobOutputs::default() };
         let later = JobOutputs {
             files: vec![file(1, 900, Some(3)), file(2, 0, Some(4)), file(3, 0, None)],
             ranks: vec![4, 3],
-            more: false,
+            ..JobOutputs::default()
         };
         all.add(later, 2);
         assert_eq!(
@@ -85,10 +95,23 @@ mod tests {
             JobOutputs {
                 files: vec![file(1, 10, Some(3)), file(2, 0, Some(4))],
                 ranks: vec![3, 4],
-                more: true
+                launched: false,
+                more: true,
             }
         );
         all.add(JobOutputs { files: vec![file(1, 950, Some(4))], ..JobOutputs::default() }, 2);
         assert_eq!(all.files[0].rank, None, "two ranks write into it");
+    }
+
+    #[test]
+    fn a_launcher_is_no_rank_once_its_ranks_are_known() {
+        let probe =
+            |launched, ranks: &[u32]| JobOutputs { launched, ranks: ranks.to_vec(), ..JobOutputs::default() };
+        let mut all = probe(false, &[1]);
+        all.add(probe(true, &[8, 9]), 2);
+        assert_eq!((all.ranks.as_slice(), all.launched), (&[8, 9][..], true));
+        all.add(probe(false, &[1]), 2);
+        all.add(probe(true, &[10]), 2);
+        assert_eq!(all.ranks, [8, 9, 10]);
     }
 }

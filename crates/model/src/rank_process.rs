@@ -9,6 +9,9 @@ use crate::UnixMillis;
 pub struct RankProcess {
     /// `RANK` of a launcher, else `SLURM_PROCID`.
     pub rank: u32,
+    /// The rank is a launcher's. Slurm's may be that of the launcher itself, whose ranks have not begun.
+    #[serde(default)]
+    pub launched: bool,
     /// Step: `0`, `batch`; empty if unknown.
     pub step: String,
     /// `RAILGATE_START`, if it is set: which start of the step inside the attempt.

@@ -182,9 +182,10 @@ fn with_rank(found: Vec<Found>) -> Vec<Seen> {
     let (of, clock) = (counting(&found), BootClock::read());
     let one = |process: Found| {
         let (rank, ticks) = (of(&process.rank)?, process.ticks?);
-        let Found { pid, parent, step, .. } = process;
+        let Found { pid, parent, step, rank: Rank { launched, start, .. }, .. } = process;
         let began = clock.time(ticks);
-        let process = RankProcess { rank, step, start: process.rank.start, pid, ticks, began, gpu: false };
+        let launched = launched.is_some();
+        let process = RankProcess { rank, launched, step, start, pid, ticks, began, gpu: false };
         Some(Seen { parent, process })
     };
     found.into_iter().filter_map(one).collect()
@@ -193,6 +194,7 @@ fn with_rank(found: Vec<Found>) -> Vec<Seen> {
 /// Assigns files to ranks.
 fn ranks(all: &mut JobOutputs, found: &[Found]) {
     let of = counting(found);
+    all.launched = found.iter().any(|process| process.rank.launched.is_some());
     // A launcher has no rank, and may have the file of its only rank open, too.
     let mut owners: BTreeMap<(u64, u64), Vec<[Option<u32>; 2]>> = BTreeMap::new();
     for process in found {
@@ -313,7 +315,7 @@ mod tests {
         let uid = nix::unistd::getuid().as_raw();
         let (_, found) = job_outputs(&node.0.path().join("proc"), 7, uid, &[]).unwrap();
         let [one] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((one.rank, one.pid, one.ticks, one.gpu), (8, 31, 3100, true));
+        assert_eq!((one.rank, one.launched, one.pid, one.ticks, one.gpu), (8, true, 31, 3100, true));
         assert_eq!((one.step.as_str(), one.start.as_deref()), ("0", Some("1")));
         assert!(one.began.is_some());
     }

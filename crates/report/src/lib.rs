@@ -19,6 +19,9 @@ mod timeline;
 mod view;
 mod why;
 
+/// Most starts of `railgate launch` that are listed of an attempt, the newest ones.
+const MOST_STARTS: usize = 20;
+
 pub use first_error::FirstError;
 pub use html::{answer_html, html, html_with, redacted_html};
 pub use job_report::{Attempt, JobReport, Missing};

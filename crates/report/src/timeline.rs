@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::clocks::{clock_errors, corrected};
 use crate::exits::ending;
 use crate::why::decided;
-use crate::{Attempt, EndKind};
+use crate::{Attempt, EndKind, MOST_STARTS};
 
 /// Importance of an event in the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,7 +199,21 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
             push(act.time, false, weight, plain(&act.sentence()));
         }
         if let Some(over) = hang.over {
-            push(over, false, Weight::Step, "the ranks continue".to_owned());
+            let was_ended = hang.act.as_ref().is_some_and(|act| act.what == HangActKind::Ended);
+            let what =
+                if was_ended { "GPUs work again, after the steps were ended" } else { "the ranks continue" };
+            push(over, false, Weight::Step, what.to_owned());
+        }
+    }
+    // Self-reported by launch on the node of the batch script.
+    let starts = node.launched.as_ref().map_or(&[][..], |launched| &launched.starts);
+    for start in starts.iter().rev().take(MOST_STARTS).filter(|_| starts.len() > 1) {
+        let words = format!("launch: start {} on {}", start.number, start.nodes);
+        push(start.began, false, Weight::Act, plain(&words));
+        if let Some((ended, code)) = start.ended.zip(start.code) {
+            let why = start.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let words = format!("launch: start {} ended with exit code {code}{why}", start.number);
+            push(ended, false, Weight::Step, plain(&words));
         }
     }
     for act in &node.acts {
@@ -213,5 +227,33 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
             | ActKind::Failed => Weight::Warn,
         };
         push(act.time, false, weight, act.sentence());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railgate_node_report::{Hang, HangAct, Hangs};
+
+    use super::*;
+
+    #[test]
+    fn what_follows_a_hang_depends_on_whether_its_steps_were_ended() {
+        for (what, expected) in [
+            (HangActKind::NotEnded, "the ranks continue"),
+            (HangActKind::Ended, "GPUs work again, after the steps were ended"),
+        ] {
+            let mut attempt = crate::testing::story().attempts.remove(0);
+            let since = attempt.nodes[0].start + 10_000;
+            let act = HangAct { time: since + 60_000, what, why: "--railgate-hang=end".to_owned() };
+            let hang = Hang {
+                over: Some(since + 90_000),
+                act: Some(act),
+                ..railgate_node_report::testing::hang(since)
+            };
+            attempt.nodes[0].hangs = Some(Hangs { list: vec![hang], more: 0 });
+            let events = timeline(&[attempt]);
+            let last = events.iter().find(|event| event.time == since + 90_000).map(|event| &event.what);
+            assert_eq!(last.map(String::as_str), Some(expected));
+        }
     }
 }

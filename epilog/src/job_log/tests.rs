@@ -163,7 +163,7 @@ fn a_node_reads_its_own_logs_and_the_first_node_the_shared_one() {
     };
     let files =
         vec![file("slurm-7.out", None, None), file("r8", Some(8), Some(1)), file("task1", None, Some(1))];
-    let outputs = JobOutputs { files, ranks: vec![8, 9], more: false };
+    let outputs = JobOutputs { files, ranks: vec![8, 9], ..JobOutputs::default() };
     let env = |pairs: &[(&str, &str)]| -> Env {
         pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
     };

@@ -7,10 +7,8 @@ use railgate_node_report::plain::{clock, float, plain, span};
 use railgate_node_report::{LaunchStart, Launched, NodeReport};
 
 use super::Sentence;
-use crate::{Attempt, JobReport};
+use crate::{Attempt, JobReport, MOST_STARTS};
 
-/// Most starts that are listed, the newest ones.
-const MOST: usize = 20;
 /// Most lines on the first screen.
 const MOST_ROWS: usize = 4;
 
@@ -46,7 +44,7 @@ pub(super) fn starts(attempt: &Attempt) -> Vec<Sentence> {
     if all.len() < 2 && all.iter().all(is_plain) {
         return Vec::new();
     }
-    let older = all.len().saturating_sub(MOST);
+    let older = all.len().saturating_sub(MOST_STARTS);
     let mut told: Vec<String> = Vec::new();
     if older > 0 {
         told.push(format!("{older} earlier ones are not listed"));
@@ -256,6 +254,16 @@ mod tests {
             "1 restart inside the allocation, 4.0 s between them, ETTR at most 96.0 %, at least 0.02 GPU-hours lost (16 GPUs); \
              self-reported by railgate launch"
         );
+        let told = crate::timeline::timeline(&report.attempts);
+        let told: Vec<&str> = told.iter().map(|event| event.what.as_str()).collect();
+        for what in [
+            "launch: start 0 on n[1-2]",
+            "launch: start 0 ended with exit code 137: n2 is left out: DOWN",
+            "launch: start 1 on n[1-2]",
+            "launch: start 1 ended with exit code 0",
+        ] {
+            assert!(told.contains(&what), "{told:#?}");
+        }
         let rows = rows(&report);
         let many = if report.attempts.len() > 1 { "attempt " } else { "start 0" };
         assert!(rows.len() == 3 && rows[0].starts_with(many) && rows[0].contains(lines[0]), "{rows:?}");

@@ -32,6 +32,19 @@ struct Line {
     right: bool,
 }
 
+impl Line {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let Verdict { line: said, code } = &self.verdict;
+        let code = code.filter(|code| *code != 0).map(|code| format!(" (exit code {code})"));
+        let (right, code) = (if self.right { "right" } else { "WRONG" }, code.unwrap_or_default());
+        writeln!(f, "{right}  {name:32}  {:10}  {said}{code}", self.moment)?;
+        if !self.right {
+            writeln!(f, "{:53}wanted: {}", "", self.wanted)?;
+        }
+        Ok(())
+    }
+}
+
 /// All first lines by row.
 #[derive(Debug)]
 pub(super) struct Table(Vec<(&'static str, Vec<Line>)>);
@@ -78,20 +91,17 @@ impl Table {
 }
 
 impl fmt::Display for Table {
+    /// All lines in order, then the wrong ones again: the end of a long log is what people read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut count = 0;
-        for (name, lines) in &self.0 {
-            for line in lines {
-                count += 1;
-                let Verdict { line: said, code } = &line.verdict;
-                let code = code.filter(|code| *code != 0).map(|code| format!(" (exit code {code})"));
-                let (right, code) = (if line.right { "right" } else { "WRONG" }, code.unwrap_or_default());
-                writeln!(f, "{right}  {name:32}  {:10}  {said}{code}", line.moment)?;
-                if !line.right {
-                    writeln!(f, "{:53}wanted: {}", "", line.wanted)?;
-                }
-            }
+        let lines = || self.0.iter().flat_map(|(name, lines)| lines.iter().map(move |line| (*name, line)));
+        for (name, line) in lines() {
+            line.write(f, name)?;
         }
-        write!(f, "{} endings, {count} first lines, {} wrong", self.0.len(), self.wrong())
+        write!(f, "{} endings, {} first lines, {} wrong", self.0.len(), lines().count(), self.wrong())?;
+        for (name, line) in lines().filter(|(_, line)| !line.right) {
+            writeln!(f)?;
+            line.write(f, name)?;
+        }
+        Ok(())
     }
 }
