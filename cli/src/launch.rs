@@ -59,22 +59,25 @@ pub(crate) struct Args {
     #[arg(long)]
     preflight: bool,
     /// Print root's check of this node after a start
-    #[arg(long, hide = true, value_name = "START")]
+    #[arg(long, hide = true, value_name = "START", requires = "of_job")]
     on_node: Option<u32>,
+    /// The job, or the component of a heterogeneous one, that has this node
+    #[arg(long, hide = true, value_name = "JOB")]
+    of_job: Option<u32>,
     /// The program of each task and its arguments; or `srun …` with options of your own, or `mpirun …`
     #[arg(last = true, required_unless_present = "on_node", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
-    if let Some(start) = args.on_node {
-        return on_node::run(site, start);
+    if let Some((start, job)) = args.on_node.zip(args.of_job) {
+        return on_node::run(site, start, job);
     }
     // Before any thread or process starts, so that no signal is lost.
     let signals = start::block_signals()?;
     let config = site.config()?;
     let client = Client::new(&config.slurm, &std::env::vars_os().collect());
-    let allocation = Allocation::of_this_job(&client)?;
+    let allocation = Allocation::of_this_job(&client, &args.program)?;
     let running = allocation.nodes.len().checked_sub(args.spares).filter(|running| *running > 0);
     let running = running.with_context(|| {
         format!("--spares {}: the job has {} nodes in all", args.spares, allocation.nodes.len())

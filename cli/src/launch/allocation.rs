@@ -1,10 +1,24 @@
 //! The nodes of the calling job, and how many tasks each has.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
 use anyhow::{Context as _, bail};
 use railgate_launch::{Place, slurm_orders_itself, topology_lines};
 use railgate_slurm::{Client, hostlist};
 
 use crate::output::complain;
+
+/// Nodes of the allocation that Slurm has under one job id: all of them, or those of one component of a heterogeneous job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Component {
+    /// Its own job id.
+    pub(crate) job: u32,
+    /// Its number in a heterogeneous job.
+    pub(crate) group: Option<u32>,
+    /// In Slurm's order.
+    pub(crate) nodes: Vec<String>,
+}
 
 /// The allocation of the calling job.
 #[derive(Debug)]
@@ -13,8 +27,10 @@ pub(crate) struct Allocation {
     pub(crate) job: u32,
     /// `SLURM_RESTART_COUNT`.
     pub(crate) attempt: u32,
-    /// In Slurm's order.
+    /// In Slurm's order; of a heterogeneous job those of the components that run the program.
     pub(crate) nodes: Vec<String>,
+    /// The same nodes by job id.
+    pub(crate) components: Vec<Component>,
     /// Where each node is in the topology.
     pub(crate) places: Vec<Place>,
     /// Slurm itself lays out the tasks of a step by the topology.
@@ -30,24 +46,67 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl Allocation {
-    /// Reads the environment of the job, and asks slurmctld once for the topology.
-    pub(crate) fn of_this_job(client: &Client) -> anyhow::Result<Self> {
+    /// Reads the environment of the job, and asks slurmctld once for the topology. `program`: what is started.
+    pub(crate) fn of_this_job(client: &Client, program: &[OsString]) -> anyhow::Result<Self> {
         let Some(job) = variable("SLURM_JOB_ID") else {
             bail!(
                 "not inside a job: SLURM_JOB_ID is not set (use it in a script for sbatch, or after salloc)"
             );
         };
         let job = job.parse().with_context(|| format!("SLURM_JOB_ID '{job}'"))?;
-        let list = variable("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not set")?;
-        let nodes = hostlist::expand(&list).context("SLURM_JOB_NODELIST")?;
-        let (tasks, uneven) = match variable("SLURM_HET_SIZE") {
-            Some(parts) => (1, Some(format!("{parts} heterogeneous components"))),
-            None => tasks(variable),
+        let (components, (tasks, uneven)) = match variable("SLURM_HET_SIZE") {
+            Some(size) => {
+                let groups = het_groups(program, size.parse().context("SLURM_HET_SIZE")?);
+                let components = groups.into_iter().map(|group| component(job, Some(group)));
+                let uneven = Some(format!("{size} heterogeneous components"));
+                (components.collect::<anyhow::Result<_>>()?, (1, uneven))
+            }
+            None => (vec![component(job, None)?], tasks(variable)),
         };
+        let nodes: Vec<String> = components.iter().flat_map(|one| one.nodes.clone()).collect();
         let attempt = variable("SLURM_RESTART_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
         let (places, is_ordered_by_slurm) = places(client, &nodes);
-        Ok(Allocation { job, attempt, nodes, places, is_ordered_by_slurm, tasks, uneven })
+        // Such a start is left to Slurm as it is.
+        let is_ordered_by_slurm = is_ordered_by_slurm || uneven.is_some();
+        Ok(Allocation { job, attempt, nodes, components, places, is_ordered_by_slurm, tasks, uneven })
     }
+}
+
+/// The nodes of the job, or of one component of a heterogeneous one.
+fn component(job: u32, group: Option<u32>) -> anyhow::Result<Component> {
+    let of_group = group.map(|number| format!("_HET_GROUP_{number}")).unwrap_or_default();
+    let list = format!("SLURM_JOB_NODELIST{of_group}");
+    let nodes = hostlist::expand(&variable(&list).with_context(|| format!("{list} is not set"))?);
+    let nodes = nodes.with_context(|| list.clone())?;
+    let own = format!("SLURM_JOB_ID{of_group}");
+    let own = group.and_then(|_| variable(&own)).and_then(|id| id.parse().ok());
+    Ok(Component { job: own.unwrap_or(job), group, nodes })
+}
+
+/// The components of a heterogeneous job on which a command of srun runs: those of `--het-group`, else one for each of its parts.
+fn het_groups(words: &[OsString], size: u32) -> BTreeSet<u32> {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let parts = words.split(|word| *word == ":");
+    let of = |(part, own): (&[&str], u32)| match het_group(part) {
+        Some(list) => list,
+        None => vec![own],
+    };
+    let all = parts.zip(0..).flat_map(of);
+    all.filter(|group| *group < size).collect()
+}
+
+/// `--het-group=0,2-3` or `--het-group 1` of one part of a command.
+fn het_group(words: &[&str]) -> Option<Vec<u32>> {
+    let at = words.iter().position(|word| word.starts_with("--het-group"))?;
+    let list = match words[at].split_once('=') {
+        Some((_, list)) => list,
+        None => *words.get(at + 1)?,
+    };
+    let range = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(from.parse().ok()?..=to.parse().ok()?)
+    };
+    Some(list.split(',').filter_map(range).flatten().collect())
 }
 
 /// The places of the nodes, and whether Slurm places tasks by them. Without a topology the ranks are in Slurm's order.
@@ -95,6 +154,19 @@ fn tasks(variable: impl Fn(&str) -> Option<String>) -> (u32, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_components_are_those_of_the_command() {
+        let of = |words: &str| -> Vec<u32> {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            het_groups(&words, 4).into_iter().collect()
+        };
+        assert_eq!(of("srun python train.py"), [0]);
+        assert_eq!(of("srun -n1 a : -n8 b"), [0, 1]);
+        assert_eq!(of("srun --het-group=0,2-3 a"), [0, 2, 3]);
+        assert_eq!(of("srun --het-group 1 a : --het-group=3 b"), [1, 3]);
+        assert_eq!(of("srun --het-group=0-9 a"), [0, 1, 2, 3], "there are four");
+    }
 
     #[test]
     fn tasks_are_those_that_the_job_asked_for() {

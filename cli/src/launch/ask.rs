@@ -30,8 +30,9 @@ pub(crate) fn usable(client: &Client, nodes: &[String]) -> Vec<String> {
     nodes.iter().filter(good).cloned().collect()
 }
 
-/// Whether the guard has ended this job's steps since a time (Unix seconds), by the entry of any of its nodes.
-pub(crate) fn hung(states: &States, job: u32, since: u64) -> bool {
-    let ended = |note: &HangNote| note.job == job && note.stage == HangStage::Ended && note.time >= since;
+/// Whether the guard has ended the steps of one of these jobs since a time (Unix seconds), by the entry of any of its nodes.
+pub(crate) fn hung(states: &States, jobs: &[u32], since: u64) -> bool {
+    let ended =
+        |note: &HangNote| jobs.contains(&note.job) && note.stage == HangStage::Ended && note.time >= since;
     states.values().any(|state| HangNote::all(&state.comment).iter().any(ended))
 }

@@ -8,6 +8,7 @@ use railgate_model::Fitness;
 use railgate_slurm::hostlist::compress;
 use railgate_slurm::{Client, JobRef};
 
+use super::allocation::Component;
 use super::ask::{self, States};
 use super::on_node::Answer;
 use super::start::{Ended, Start};
@@ -57,6 +58,7 @@ pub(crate) fn of(
         }
         Err(why) => return unknown(found, start, &why),
     }
+    let jobs: Vec<u32> = start.allocation.components.iter().map(|component| component.job).collect();
     let mut checks = BTreeMap::new();
     let mut deadline = None;
     loop {
@@ -64,13 +66,17 @@ pub(crate) fn of(
             Ok(states) => states,
             Err(why) => return unknown(found, start, &why),
         };
-        found.hung = ask::hung(&states, start.allocation.job, ended.began);
+        found.hung = ask::hung(&states, &jobs, ended.began);
         let open = |node: &&String| {
             !checks.contains_key(*node) && states.get(*node).is_some_and(|state| ask::failed(state).is_none())
         };
         let open: Vec<String> = start.nodes.iter().filter(open).cloned().collect();
         // What srun prints would be the same each time.
-        ask_nodes(start, &open, deadline.is_none(), &mut checks);
+        for component in &start.allocation.components {
+            let open: Vec<String> =
+                open.iter().filter(|node| component.nodes.contains(node)).cloned().collect();
+            ask_nodes(start, component, &open, deadline.is_none(), &mut checks);
+        }
         found.nodes = start.nodes.iter().map(|node| (node.clone(), sign(node, &states, &checks))).collect();
         let silent = found.nodes.iter().filter(|(_, sign)| *sign == NodeSign::Silent);
         let silent: Vec<String> = silent.map(|(node, _)| node.clone()).collect();
@@ -137,18 +143,24 @@ fn slurmd_timeout(client: &Client) -> Duration {
     seconds.map_or(SLURMD_TIMEOUT, Duration::from_secs)
 }
 
-/// Asks nodes for root's check, with one step. Nodes without an answer are left out.
-fn ask_nodes(start: &Start<'_>, nodes: &[String], prints: bool, checks: &mut BTreeMap<String, Answer>) {
+/// Asks nodes of one component for root's check, with one step. Nodes without an answer are left out.
+fn ask_nodes(
+    start: &Start<'_>,
+    component: &Component,
+    nodes: &[String],
+    prints: bool,
+    checks: &mut BTreeMap<String, Answer>,
+) {
     if nodes.is_empty() {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
     let mut step = node_step::srun(&start.allocation.job.to_string(), nodes.len());
-    step.arg("--kill-on-bad-exit=0").arg(format!("--nodelist={}", compress(nodes))).arg(program).args([
-        "launch",
-        "--on-node",
-        &start.number.to_string(),
-    ]);
+    if let Some(group) = component.group {
+        step.arg(format!("--het-group={group}"));
+    }
+    step.arg("--kill-on-bad-exit=0").arg(format!("--nodelist={}", compress(nodes))).arg(program);
+    step.args(["launch", "--on-node", &start.number.to_string(), "--of-job", &component.job.to_string()]);
     let done = node_step::read(step, prints.then_some("launch"), ASK, &mut |line| {
         if let Ok(answer) = serde_json::from_str::<Answer>(&line)
             && nodes.contains(&answer.node)

@@ -76,6 +76,7 @@ mod tests {
             job: 7,
             attempt: 0,
             nodes: (1..=nodes).map(|number| format!("gn{number}")).collect(),
+            components: Vec::new(),
             places: vec![Place::Unknown; nodes],
             is_ordered_by_slurm: false,
             tasks: 1,

@@ -23,10 +23,9 @@ pub(crate) struct Answer {
 const LATEST: Duration = Duration::from_secs(3);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(site: &Site, start: u32) -> anyhow::Result<u8> {
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let run = site.places.run.join(format!("jobs/{}/current", variable("SLURM_JOB_ID")));
-    let node = Some(variable("SLURMD_NODENAME")).filter(|name| !name.is_empty());
+pub(crate) fn run(site: &Site, start: u32, job: u32) -> anyhow::Result<u8> {
+    let run = site.places.run.join(format!("jobs/{job}/current"));
+    let node = std::env::var("SLURMD_NODENAME").ok().filter(|name| !name.is_empty());
     let (check, why) = check(|| StepCheck::read(&run), start);
     let answer = Answer { node: node.unwrap_or_else(|| site.node.clone()), check, why };
     say!("{}", serde_json::to_string(&answer)?)?;

@@ -108,6 +108,17 @@ pub(crate) fn block_signals() -> anyhow::Result<SigSet> {
     Ok(set)
 }
 
+fn cannot_start(program: &OsStr, why: &std::io::Error) -> anyhow::Error {
+    let program = program.to_string_lossy();
+    match why.kind() {
+        std::io::ErrorKind::NotFound => anyhow::anyhow!(
+            "cannot start {program}: it is not in PATH. In a container it is usually absent: start the container by launch, \
+             `railgate launch -- srun apptainer exec …`"
+        ),
+        _ => anyhow::anyhow!("cannot start {program}: {why}"),
+    }
+}
+
 impl Program<'_> {
     /// Starts it and waits for its end. Nothing runs meanwhile but srun.
     pub(crate) fn run(&self, start: &Start<'_>) -> anyhow::Result<Ended> {
@@ -115,9 +126,7 @@ impl Program<'_> {
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let log = Log::of_own_output();
         let (mut command, list) = self.command(start)?;
-        let child = command
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        let child = command.spawn().map_err(|why| cannot_start(command.get_program(), &why))?;
         let (status, stopped) = self.wait(child)?;
         // The file exists as long as this.
         drop(list);

@@ -207,7 +207,8 @@ fn remarkable(attempt: u32, node: &NodeReport, events: &mut Vec<Event>) {
     }
     // Self-reported by launch on the node of the batch script.
     let starts = node.launched.as_ref().map_or(&[][..], |launched| &launched.starts);
-    for start in starts.iter().rev().take(MOST_STARTS).filter(|_| starts.len() > 1) {
+    let older = starts.len().saturating_sub(MOST_STARTS);
+    for start in starts.iter().skip(older).filter(|_| starts.len() > 1) {
         let words = format!("launch: start {} on {}", start.number, start.nodes);
         push(start.began, false, Weight::Act, plain(&words));
         if let Some((ended, code)) = start.ended.zip(start.code) {

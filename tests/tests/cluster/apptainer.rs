@@ -1,9 +1,10 @@
 //! The Apptainer template with a real Apptainer. Only sid's root directory has one.
 
 use anyhow::Result;
-use railgate_tests::cluster::Builder;
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
 use railgate_tests::{poll, skipped};
 
+use crate::launch_kinds::{PROGRAM as RANK, begun, fails, go, log};
 use crate::templates::filled;
 use crate::training::MINUTE;
 
@@ -31,20 +32,29 @@ while True:
     time.sleep(0.1)
 "#;
 
+fn is_there(cluster: &Cluster) -> Result<bool> {
+    Ok(cluster.root().run(&["test", "-x", "/usr/bin/apptainer"])?.code == 0)
+}
+
+/// `/shared/image`.
+fn image(cluster: &Cluster) -> Result<()> {
+    // An image can be a directory: here Python and the libraries it needs.
+    let image = "cd /shared && mkdir -p image/usr/bin image/usr/lib image/proc image/sys image/dev image/tmp image/etc image/root image/home && \
+        touch image/image && for name in bin lib lib64 sbin; do ln -s usr/$name image/$name; done && \
+        cp -a /usr/lib64 image/usr/ && cp -aL /usr/bin/bash /usr/bin/sh /usr/bin/{python3,env,sleep,touch} image/usr/bin/ && \
+        cp -a /usr/lib/python3* image/usr/lib/ && cp -a /usr/lib/x86_64-linux-gnu image/usr/lib/";
+    cluster.root().run(&["bash", "-ec", image])?.ok().map(drop)
+}
+
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_training_in_an_apptainer_container_saves_on_signal_and_continues() -> Result<()> {
     Builder::new(2).test(|cluster| {
         let root = cluster.root();
-        if root.run(&["test", "-x", "/usr/bin/apptainer"])?.code != 0 {
+        if !is_there(cluster)? {
             return skipped("apptainer: this Slurm's root has none");
         }
-        // An image can be a directory: here Python and the libraries it needs.
-        let image = "cd /shared && mkdir -p image/usr/bin image/usr/lib image/proc image/sys image/dev image/tmp image/etc image/root image/home && \
-            touch image/image && for name in bin lib lib64 sbin; do ln -s usr/$name image/$name; done && \
-            cp -a /usr/lib64 image/usr/ && cp -aL /usr/bin/bash /usr/bin/sh /usr/bin/python3 /usr/bin/env image/usr/bin/ && \
-            cp -a /usr/lib/python3* image/usr/lib/ && cp -a /usr/lib/x86_64-linux-gnu image/usr/lib/";
-        root.run(&["bash", "-ec", image])?.ok()?;
+        image(cluster)?;
         root.run(&["install", "-d", "-o", "rgalice", "/shared/alice"])?.ok()?;
         cluster.write("ctl", "/shared/alice/train.py", PROGRAM)?;
         let settings = [
@@ -64,6 +74,32 @@ fn a_training_in_an_apptainer_container_saves_on_signal_and_continues() -> Resul
         assert_eq!(log().matches("saves").count(), 2, "{}", log());
         assert_eq!(log().matches("in /shared/image with =mlx5_0:1,").count(), 4, "{}", log());
         assert_eq!(log().matches("plugin True image True").count(), 4, "{}", log());
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_program_in_an_apptainer_container_continues_on_a_spare() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        if !is_there(cluster)? {
+            return skipped("apptainer: this Slurm's root has none");
+        }
+        image(cluster)?;
+        cluster.write(CONTROLLER, "/shared/program", RANK)?;
+        let words = ["-N3", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.image"];
+        let script = "railgate launch --spares 1 -- srun apptainer exec --bind /shared:/shared /shared/image bash /shared/program image";
+        let job = cluster.alice().sbatch(&words, script)?;
+        begun(cluster, "image", 0, 2)?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        fails(cluster, "image", 1)?;
+        go(cluster, "image", 0)?;
+        begun(cluster, "image", 1, 2)?;
+        go(cluster, "image", 1)?;
+        cluster.wait_job(job, &["COMPLETED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.image");
+        assert_eq!(text.matches("in /shared/image").count(), 4, "{text}");
+        assert!(text.contains("gn3 takes the place of gn2"), "{text}");
         Ok(())
     })
 }

@@ -27,6 +27,7 @@ mod held_locks;
 mod hostile;
 mod killed;
 mod launch;
+mod launch_kinds;
 mod lost_script;
 mod messages;
 mod metrics;

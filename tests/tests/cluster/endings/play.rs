@@ -248,6 +248,15 @@ fn reports(cluster: &Cluster, jobs: impl Iterator<Item = u32>) -> Result<BTreeMa
     Ok(found)
 }
 
+/// Waits until the controller has recorded how Slurm ended the jobs. It takes up to a quarter of a minute, longer on a busy machine,
+/// and slurmctld keeps a job for five minutes by default; here it keeps jobs much shorter.
+fn recorded(cluster: &Cluster) -> Result<()> {
+    let records = ["pgrep", "-f", "^[^ ]*railgate-epilog-ctld sum-up"];
+    poll::until(2 * MINUTE, "the ends of the jobs to be recorded", || {
+        Ok((cluster.root().run(&records)?.code == 1).then_some(()))
+    })
+}
+
 /// Makes slurmctld purge all jobs. Returns a name for that moment.
 fn forget(cluster: &Cluster, tracks: &[Track<'_>], setup: Setup) -> Result<&'static str> {
     let moment = match setup.later {
@@ -256,6 +265,7 @@ fn forget(cluster: &Cluster, tracks: &[Track<'_>], setup: Setup) -> Result<&'sta
             "later"
         }
         None => {
+            recorded(cluster)?;
             let conf = cluster.read("ctl", "/etc/slurm/slurm.conf")?;
             ensure!(conf.contains("MinJobAge=900"), "{conf}");
             cluster.write("ctl", "/etc/slurm/slurm.conf", &conf.replace("MinJobAge=900", "MinJobAge=20"))?;

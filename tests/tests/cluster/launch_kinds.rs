@@ -1,0 +1,178 @@
+//! `railgate launch` in arrays, heterogeneous jobs and containers, and where railgate is not set up.
+
+use anyhow::{Context as _, Result};
+use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
+use railgate_tests::poll;
+
+use crate::templates::pyxis;
+use crate::training::MINUTE;
+
+/// A rank of job or array task `$1` writes where it runs, waits for `/shared/go.$1.START`, and does what `/shared/do.$1.RANK.START`
+/// holds, if that exists.
+pub(crate) const PROGRAM: &str = r#"#!/bin/bash
+echo "start $RAILGATE_START rank $SLURM_PROCID on $SLURMD_NODENAME in ${STAND_IN_IMAGE:-${APPTAINER_CONTAINER:-no image}}"
+trap 'exit 143' TERM
+touch /shared/begun.$1.$SLURM_PROCID.$RAILGATE_START
+until [ -e /shared/go.$1.$RAILGATE_START ]; do sleep 0.1; done
+[ ! -e /shared/do.$1.$SLURM_PROCID.$RAILGATE_START ] || . /shared/do.$1.$SLURM_PROCID.$RAILGATE_START
+"#;
+
+pub(crate) fn log(cluster: &Cluster, name: &str) -> String {
+    cluster.output(&format!("/home/rgalice/{name}")).unwrap_or_default()
+}
+
+/// Waits until all ranks of a start run.
+pub(crate) fn begun(cluster: &Cluster, name: &str, start: u32, ranks: u32) -> Result<()> {
+    poll::until(MINUTE, &format!("start {start} of {name}"), || {
+        let has = |rank| cluster.output(&format!("/shared/begun.{name}.{rank}.{start}")).is_some();
+        Ok((0..ranks).all(has).then_some(()))
+    })
+    .with_context(|| log(cluster, &format!("log.{name}")))
+}
+
+pub(crate) fn go(cluster: &Cluster, name: &str, start: u32) -> Result<()> {
+    cluster.write(CONTROLLER, &format!("/shared/go.{name}.{start}"), "")
+}
+
+/// A rank of the first start fails when it goes.
+pub(crate) fn fails(cluster: &Cluster, name: &str, rank: u32) -> Result<()> {
+    cluster.write(CONTROLLER, &format!("/shared/do.{name}.{rank}.0"), "exit 3")
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn each_task_of_an_array_has_spares_and_starts_of_its_own() -> Result<()> {
+    Builder::new(6).test(|cluster| {
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        let words = ["--array=1-2", "-N3", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.%a"];
+        let script = "railgate launch --spares 1 -- bash /shared/program $SLURM_ARRAY_TASK_ID";
+        let array = cluster.alice().sbatch(&words, script)?;
+        for task in ["1", "2"] {
+            begun(cluster, task, 0, 2)?;
+        }
+        // Rank 1 of task 1 loses its node, rank 0 of task 2 fails of its own.
+        let lost = log(cluster, "log.1")
+            .lines()
+            .find_map(|line| line.strip_prefix("start 0 rank 1 on ")?.split(' ').next().map(str::to_owned));
+        cluster.hardware(&lost.context("rank 1")?)?.inject("gpu-lost@3")?;
+        fails(cluster, "1", 1)?;
+        fails(cluster, "2", 0)?;
+        go(cluster, "1", 0)?;
+        go(cluster, "2", 0)?;
+        begun(cluster, "1", 1, 2)?;
+        go(cluster, "1", 1)?;
+        cluster.wait_job(array, &["COMPLETED", "FAILED"], 2 * MINUTE)?;
+        let (first, second) = (log(cluster, "log.1"), log(cluster, "log.2"));
+        assert!(first.contains("takes the place of") && first.contains("; 2 of 3 restarts left"), "{first}");
+        poll::until(MINUTE, "the second task to end", || {
+            let second = log(cluster, "log.2");
+            Ok(second.contains("start 0 ended after").then_some(()))
+        })
+        .with_context(|| second.clone())?;
+        let second = log(cluster, "log.2");
+        assert!(second.contains("all nodes are fit: the program's own error"), "{second}");
+        assert!(!second.contains("start 1 on"), "{second}");
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn nodes_of_all_components_of_a_heterogeneous_job_are_judged() -> Result<()> {
+    Builder::new(4).test(|cluster| {
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        let alice = cluster.alice();
+        let submit = |name: &str, nodes: [&str; 2]| {
+            let one = ["-N1", "--ntasks-per-node=1", "--gres=gpu:8"];
+            let log = format!("log.{name}");
+            let words = [&["-o", &log, "-w", nodes[0]], &one[..], &[":", "-w", nodes[1]], &one[..]].concat();
+            let script = format!("railgate launch -- srun --het-group=0,1 bash /shared/program {name}");
+            alice.sbatch(&words, &script)
+        };
+        let (lost, own) = (submit("lost", ["gn1", "gn2"])?, submit("own", ["gn3", "gn4"])?);
+        for name in ["lost", "own"] {
+            begun(cluster, name, 0, 2)?;
+            fails(cluster, name, 1)?;
+        }
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        go(cluster, "lost", 0)?;
+        go(cluster, "own", 0)?;
+        cluster.wait_job(own, &["FAILED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.own");
+        assert!(text.contains("start 0 on 2 nodes gn[3-4]"), "{text}");
+        assert!(text.contains("all nodes are fit: the program's own error"), "{text}");
+        poll::until(MINUTE, "the judgement about gn2", || {
+            Ok(log(cluster, "log.lost").contains("start 0 ended after").then_some(()))
+        })
+        .with_context(|| format!("job {lost}"))?;
+        let text = log(cluster, "log.lost");
+        assert!(text.contains("gn2 is left out: ") && text.contains("gpu-lost@3: "), "{text}");
+        assert!(text.contains("no spare is left"), "{text}");
+        // Spares would have no component to belong to.
+        let words = ["-N1", "-o", "log.spares", ":", "-N1"];
+        let refused = alice.sbatch(&words, "railgate launch --spares 1 -- srun --het-group=0,1 true")?;
+        cluster.wait_job(refused, &["FAILED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.spares");
+        assert!(
+            text.contains(
+                "need one number of tasks for all nodes, and this job has 2 heterogeneous components"
+            ),
+            "{text}"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_program_in_a_pyxis_container_continues_on_a_spare() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        pyxis(cluster)?;
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        let words = ["-N3", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.image"];
+        let script =
+            "railgate launch --spares 1 -- srun --container-image=/shared/x.sqsh bash /shared/program image";
+        let job = cluster.alice().sbatch(&words, script)?;
+        begun(cluster, "image", 0, 2)?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        fails(cluster, "image", 1)?;
+        go(cluster, "image", 0)?;
+        begun(cluster, "image", 1, 2)?;
+        go(cluster, "image", 1)?;
+        cluster.wait_job(job, &["COMPLETED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.image");
+        assert_eq!(text.matches("in /shared/x.sqsh").count(), 4, "{text}");
+        assert!(text.contains("gn3 takes the place of gn2"), "{text}");
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn without_root_plugin_and_configuration_launch_names_what_is_missing() -> Result<()> {
+    // Without any file in these directories Slurm would fail each prolog.
+    let site = ["/etc/slurm/prolog.d/50-site", "/etc/slurm/epilog.d/50-site"];
+    let builder = site.into_iter().fold(Builder::new(2), |builder, file| builder.file(file, "#!/bin/sh\n"));
+    builder.test(|cluster| {
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        let root = cluster.root();
+        for machine in [CONTROLLER, "gn1", "gn2"] {
+            let remove = "rm -f /etc/railgate/railgate.toml; : > /etc/slurm/plugstack.conf; rm -f /etc/slurm/{prolog,epilog}.d/*railgate*";
+            root.clone().on(machine).run(&["bash", "-c", remove])?.ok()?;
+        }
+        let words = ["-N2", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.bare"];
+        let job = cluster.alice().sbatch(&words, "railgate launch -- bash /shared/program bare")?;
+        begun(cluster, "bare", 0, 2)?;
+        fails(cluster, "bare", 1)?;
+        go(cluster, "bare", 0)?;
+        cluster.wait_job(job, &["FAILED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.bare");
+        assert!(text.contains("the cause is not known: "), "{text}");
+        assert!(text.contains("railgate's SPANK plugin is not in use"), "{text}");
+        // In a container without Slurm's commands.
+        let inside = "export SLURM_JOB_ID=7 SLURM_JOB_NODELIST=gn1; PATH=/nowhere /usr/bin/railgate launch -- true";
+        let said = cluster.alice().run(&["bash", "-c", inside])?;
+        assert!(said.code != 0 && said.stderr.contains("cannot start srun: it is not in PATH. In a"), "{said}");
+        Ok(())
+    })
+}
