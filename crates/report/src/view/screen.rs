@@ -211,6 +211,15 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
             many => parts.push(format!("{many} attempts {what}")),
         }
     }
+    // Self-reported by launch.
+    let starts = report.attempts.iter().filter_map(Attempt::launched).flat_map(|launched| &launched.starts);
+    for (cause, what) in [("node", "lost to a failed node"), ("hang", "ended because it hung")] {
+        match starts.clone().filter(|start| start.cause.as_deref() == Some(cause)).count() {
+            0 => {}
+            1 => parts.push(format!("1 start {what}")),
+            many => parts.push(format!("{many} starts {what}")),
+        }
+    }
     let how = with_error(report, &parts.join("; "));
     match analysis.diagnoses.first() {
         Some(first) if first.costs.is_none() => format!("{how}. {} {}", first.what, learn_more(first)),

@@ -231,6 +231,7 @@ mod tests {
         let first = LaunchStart {
             code: Some(137),
             spares: "n3".to_owned(),
+            cause: Some("node".to_owned()),
             why: Some("n2 is left out: DOWN".to_owned()),
             left_out: vec![LeftOut { node: "n2".to_owned(), why: "DOWN".to_owned() }],
             ..start(0, 1_800_000_000_000, 1_800_000_060_000)
@@ -264,6 +265,9 @@ mod tests {
         ] {
             assert!(told.contains(&what), "{told:#?}");
         }
+        let analysis = analyse(&healthy(), None, Outcome::Good, None, &Rules::default()).unwrap();
+        let verdict = crate::view::screen::verdict(&report, &analysis);
+        assert!(verdict.contains("; 1 start lost to a failed node"), "{verdict}");
         let rows = rows(&report);
         let many = if report.attempts.len() > 1 { "attempt " } else { "start 0" };
         assert!(rows.len() == 3 && rows[0].starts_with(many) && rows[0].contains(lines[0]), "{rows:?}");
