@@ -1,5 +1,6 @@
 //! Notices the end of each process that runs a rank, within milliseconds, and how it ended.
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) struct Ends {
     watch: ProcessWatch,
     ranks: Vec<TaskRank>,
+    /// Processes that start ranks. Before these run and after they have ended, such a process looks like a rank.
+    launchers: BTreeSet<ProcessId>,
     /// Ended, but how is not known yet.
     open: Vec<Open>,
     unwatched: u32,
@@ -44,7 +47,14 @@ pub(crate) struct News {
 
 impl Ends {
     pub(crate) fn new() -> Self {
-        Ends { watch: ProcessWatch::new(MOST), ranks: Vec::new(), open: Vec::new(), unwatched: 0, told: None }
+        Ends {
+            watch: ProcessWatch::new(MOST),
+            ranks: Vec::new(),
+            launchers: BTreeSet::new(),
+            open: Vec::new(),
+            unwatched: 0,
+            told: None,
+        }
     }
 
     /// The ranks' processes, and how many of the last probe are not watched.
@@ -68,8 +78,15 @@ impl Ends {
     }
 
     /// Adds the processes that a probe found, and begins to watch them. Returns whether the list has changed.
-    pub(crate) fn add(&mut self, job: u32, found: Vec<RankProcess>) -> bool {
+    pub(crate) fn add(&mut self, job: u32, mut found: Vec<RankProcess>) -> bool {
         let before = (self.ranks.clone(), self.unwatched);
+        for one in found.iter().filter(|one| one.launcher) {
+            if self.launchers.len() < MOST {
+                self.launchers.insert((one.pid, one.ticks));
+            }
+        }
+        found.retain(|one| !one.launcher && !self.launchers.contains(&(one.pid, one.ticks)));
+        self.ranks.retain(|one| !self.launchers.contains(&id(one)));
         add_ranks(&mut self.ranks, found);
         self.unwatched = 0;
         for one in self.ranks.iter_mut().filter(|one| one.ended.is_none()) {
@@ -209,6 +226,27 @@ mod tests {
         let mut ends = Ends::new();
         assert!(ends.add(7, vec![process]));
         assert_eq!((ends.ranks[0].exit, ends.fds().count()), (Some(ProcessExit::Unknown), 0));
+    }
+
+    #[test]
+    fn a_launcher_is_no_rank_once_its_ranks_are_known() {
+        let mut children: Vec<Child> = (0..3).map(|_| start("read x")).collect();
+        let mut ends = Ends::new();
+        let pids = |ends: &Ends| ends.ranks.iter().map(|one| one.pid).collect::<Vec<_>>();
+        let [launcher, first, second] = [0, 1, 2].map(|at: usize| children[at].id());
+        let as_rank = found(1, &children[0]);
+        ends.add(7, vec![as_rank.clone()]);
+        assert_eq!(pids(&ends), [launcher], "it may as well be the program itself");
+        let as_launcher = RankProcess { launcher: true, ..as_rank.clone() };
+        ends.add(7, vec![found(8, &children[1]), found(9, &children[2]), as_launcher]);
+        assert_eq!(pids(&ends), [first, second]);
+        // Its ranks have ended.
+        ends.add(7, vec![as_rank]);
+        assert_eq!(pids(&ends), [first, second]);
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

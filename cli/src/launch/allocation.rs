@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, bail};
 use railgate_launch::{Place, slurm_orders_itself, topology_lines};
@@ -88,25 +89,26 @@ fn het_groups(words: &[OsString], size: u32) -> BTreeSet<u32> {
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let parts = words.split(|word| *word == ":");
     let of = |(part, own): (&[&str], u32)| match het_group(part) {
-        Some(list) => list,
+        Some(list) => (0..size).filter(|group| list.iter().any(|range| range.contains(group))).collect(),
         None => vec![own],
     };
-    let all = parts.zip(0..).flat_map(of);
-    all.filter(|group| *group < size).collect()
+    let all: BTreeSet<u32> = parts.zip(0..size).flat_map(of).collect();
+    // srun itself refuses a command for none of them.
+    if all.is_empty() { BTreeSet::from([0]) } else { all }
 }
 
 /// `--het-group=0,2-3` or `--het-group 1` of one part of a command.
-fn het_group(words: &[&str]) -> Option<Vec<u32>> {
+fn het_group(words: &[&str]) -> Option<Vec<RangeInclusive<u32>>> {
     let at = words.iter().position(|word| word.starts_with("--het-group"))?;
     let list = match words[at].split_once('=') {
         Some((_, list)) => list,
         None => *words.get(at + 1)?,
     };
-    let range = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
+    let range = |part: &str| -> Option<RangeInclusive<u32>> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         Some(from.parse().ok()?..=to.parse().ok()?)
     };
-    Some(list.split(',').filter_map(range).flatten().collect())
+    Some(list.split(',').filter_map(range).collect())
 }
 
 /// The places of the nodes, and whether Slurm places tasks by them. Without a topology the ranks are in Slurm's order.
@@ -165,7 +167,8 @@ mod tests {
         assert_eq!(of("srun -n1 a : -n8 b"), [0, 1]);
         assert_eq!(of("srun --het-group=0,2-3 a"), [0, 2, 3]);
         assert_eq!(of("srun --het-group 1 a : --het-group=3 b"), [1, 3]);
-        assert_eq!(of("srun --het-group=0-9 a"), [0, 1, 2, 3], "there are four");
+        assert_eq!(of("srun --het-group=0-4294967295 a"), [0, 1, 2, 3], "there are four");
+        assert_eq!(of("srun --het-group=9 a"), [0]);
     }
 
     #[test]

@@ -10,8 +10,10 @@ pub struct JobOutputs {
     pub files: Vec<JobOutput>,
     /// Ranks of the job that run here, sorted.
     pub ranks: Vec<u32>,
-    /// The ranks are a launcher's, else Slurm's.
-    pub launched: bool,
+    /// Slurm's numbers of launchers that run here, other than those of ranks here: a probe before their ranks begin takes such a
+    /// number for a rank.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub launchers: Vec<u32>,
     /// Whether there are files beyond the maximum.
     pub more: bool,
 }
@@ -54,16 +56,13 @@ impl JobOutputs {
             }
         }
         self.more |= later.more;
-        // Before and after its ranks run, a launcher itself looks like a rank, with Slurm's number.
-        if later.launched && !self.launched {
-            self.ranks.clear();
-            self.launched = true;
+        self.launchers.extend(later.launchers);
+        self.ranks.extend(later.ranks);
+        self.ranks.retain(|rank| !self.launchers.contains(rank));
+        for numbers in [&mut self.launchers, &mut self.ranks] {
+            numbers.sort_unstable();
+            numbers.dedup();
         }
-        if later.launched == self.launched {
-            self.ranks.extend(later.ranks);
-        }
-        self.ranks.sort_unstable();
-        self.ranks.dedup();
     }
 }
 
@@ -95,7 +94,7 @@ mod tests {
             JobOutputs {
                 files: vec![file(1, 10, Some(3)), file(2, 0, Some(4))],
                 ranks: vec![3, 4],
-                launched: false,
+                launchers: Vec::new(),
                 more: true,
             }
         );
@@ -105,13 +104,16 @@ mod tests {
 
     #[test]
     fn a_launcher_is_no_rank_once_its_ranks_are_known() {
-        let probe =
-            |launched, ranks: &[u32]| JobOutputs { launched, ranks: ranks.to_vec(), ..JobOutputs::default() };
-        let mut all = probe(false, &[1]);
-        all.add(probe(true, &[8, 9]), 2);
-        assert_eq!((all.ranks.as_slice(), all.launched), (&[8, 9][..], true));
-        all.add(probe(false, &[1]), 2);
-        all.add(probe(true, &[10]), 2);
+        let probe = |launchers: &[u32], ranks: &[u32]| JobOutputs {
+            launchers: launchers.to_vec(),
+            ranks: ranks.to_vec(),
+            ..JobOutputs::default()
+        };
+        let mut all = probe(&[], &[1]);
+        all.add(probe(&[1], &[8, 9]), 2);
+        assert_eq!(all.ranks, [8, 9]);
+        // Its ranks have ended, and it looks like one again.
+        all.add(probe(&[], &[1, 10]), 2);
         assert_eq!(all.ranks, [8, 9, 10]);
     }
 }

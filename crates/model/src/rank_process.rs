@@ -9,9 +9,6 @@ use crate::UnixMillis;
 pub struct RankProcess {
     /// `RANK` of a launcher, else `SLURM_PROCID`.
     pub rank: u32,
-    /// The rank is a launcher's. Slurm's may be that of the launcher itself, whose ranks have not begun.
-    #[serde(default)]
-    pub launched: bool,
     /// Step: `0`, `batch`; empty if unknown.
     pub step: String,
     /// `RAILGATE_START`, if it is set: which start of the step inside the attempt.
@@ -24,6 +21,9 @@ pub struct RankProcess {
     pub began: Option<UnixMillis>,
     /// NCCL or CUDA is mapped: the program itself, not a shell that started it.
     pub gpu: bool,
+    /// It starts processes of other ranks, as torchrun does, and is no rank: `rank` is Slurm's.
+    #[serde(default)]
+    pub launcher: bool,
 }
 
 /// How a process ended.

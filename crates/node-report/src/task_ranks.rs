@@ -12,9 +12,6 @@ const MOST: usize = 256;
 pub struct TaskRank {
     /// `RANK` of a launcher, else `SLURM_PROCID`.
     pub rank: u32,
-    /// The rank is a launcher's; only known while the sampler runs.
-    #[serde(skip)]
-    pub launched: bool,
     /// Which start of the step inside the attempt it belongs to.
     #[serde(skip_serializing_if = "crate::plain::is_zero")]
     pub start_number: u32,
@@ -41,7 +38,6 @@ impl TaskRank {
     fn new(process: RankProcess) -> Self {
         TaskRank {
             rank: process.rank,
-            launched: process.launched,
             start_number: process.start.map_or(0, |start| start_number(start.as_bytes())),
             step: process.step,
             pid: process.pid,
@@ -53,26 +49,16 @@ impl TaskRank {
         }
     }
 
-    fn is_step_of(&self, other: &TaskRank) -> bool {
-        (self.start_number, &self.step) == (other.start_number, &other.step)
-    }
-
     fn is_rank_of(&self, other: &TaskRank) -> bool {
-        self.rank == other.rank && self.is_step_of(other)
+        (self.rank, self.start_number, &self.step) == (other.rank, other.start_number, &other.step)
     }
 }
 
-/// Adds the processes that a probe found to those of earlier probes. A launcher, torchrun for example, looks like a rank with
-/// Slurm's number before its ranks run and after they ended; once one of them is known, it counts no longer.
+/// Adds the processes that a probe found to those of earlier probes.
 pub fn add_ranks(known: &mut Vec<TaskRank>, found: Vec<RankProcess>) {
     for one in found.into_iter().map(TaskRank::new) {
         if let Some(same) = known.iter_mut().find(|same| (same.pid, same.ticks) == (one.pid, one.ticks)) {
             same.gpu |= one.gpu;
-            continue;
-        }
-        if one.launched {
-            known.retain(|launcher| launcher.launched || !launcher.is_step_of(&one));
-        } else if known.iter().any(|rank| rank.launched && rank.is_step_of(&one)) {
             continue;
         }
         // A worker that outlives the process of its rank has lost its parent, and is no new process of the rank.
@@ -127,26 +113,6 @@ mod tests {
         let back: Vec<TaskRank> = serde_json::from_str(&text).unwrap();
         assert_eq!(back[1].exit, Some(ProcessExit::Code(3)), "{text}");
         assert!(text.contains(r#""exit":{"code":3}"#) && !text.contains("ticks"), "{text}");
-    }
-
-    #[test]
-    fn a_launcher_is_no_rank_once_its_ranks_are_known() {
-        let launched = |rank, pid, began| RankProcess { launched: true, ..process(rank, pid, began) };
-        let again = |process| RankProcess { start: Some("1".to_owned()), ..process };
-        let mut ranks = Vec::new();
-        add_ranks(&mut ranks, vec![process(1, 20, 1_000)]);
-        assert_eq!(pids(&ranks), [20], "it may as well be the program itself");
-        add_ranks(&mut ranks, vec![launched(8, 30, 5_000), launched(9, 31, 5_000)]);
-        assert_eq!(pids(&ranks), [30, 31]);
-        for rank in &mut ranks {
-            rank.ended = Some(9_000);
-        }
-        add_ranks(&mut ranks, vec![process(1, 20, 1_000)]);
-        assert_eq!(pids(&ranks), [30, 31]);
-        // The launcher of the next start, before its ranks.
-        add_ranks(&mut ranks, vec![again(process(1, 40, 9_500))]);
-        add_ranks(&mut ranks, vec![again(launched(8, 50, 9_900))]);
-        assert_eq!(pids(&ranks), [30, 31, 50]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! Runs as the job's user, as [`crate::job_processes()`] does. Paths are recorded, no file is opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 use railgate_model::{JobOutput, JobOutputs, RankProcess};
 
 use crate::gpu_processes::read_stat;
-use crate::job_processes::{BootClock, Steps, uses_gpu};
+use crate::job_processes::{BootClock, Steps, gpu_use};
 use crate::process_end::ProcessId;
 use crate::rank_processes::{Seen, select};
 
@@ -27,13 +27,15 @@ const MOST_PATH: usize = 4096;
 /// Descriptors of an srun that are read: it has few besides one or two for each node.
 const MOST_DESCRIPTORS: u32 = 64;
 
-/// Variables with the rank of a launched process. Slurm's counts only where a process has none of the others: under
-/// torchrun it numbers launchers, not ranks.
+/// Variables with the rank of a launched process. Slurm's counts only where a process has none of the others, and not for
+/// launchers.
 const LAUNCHERS: [&[u8]; 3] = [b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"];
 const SLURM: &[u8] = b"SLURM_PROCID";
 /// Variable with the number of the start of the step inside the attempt.
 const START: &[u8] = b"RAILGATE_START";
 const MOST_START: usize = 32;
+/// Most processes between a launcher and its ranks.
+const MOST_BETWEEN: usize = 16;
 
 /// Steps that are no ranks.
 const NO_RANKS: [&str; 3] = ["batch", "extern", "interactive"];
@@ -103,8 +105,11 @@ pub fn job_outputs(
         let files = add_files(&mut all, files);
         found.push(Found { pid, parent, ticks, step, rank, task, files });
     }
-    ranks(&mut all, &found);
-    let processes = select(with_rank(found), programs, |pid| uses_gpu(&proc.join(pid.to_string())));
+    let launchers = launchers(&found);
+    ranks(&mut all, &found, &launchers);
+    let (seen, launchers) = with_rank(found, &launchers);
+    let mut processes = select(seen, programs, |pid| gpu_use(&proc.join(pid.to_string())));
+    processes.extend(launchers.into_iter().take(MOST_RANKS));
     Ok((all, processes))
 }
 
@@ -172,33 +177,52 @@ fn rank(environ: &Path) -> Rank {
     }
 }
 
-/// The rank that counts: below a launcher its own, and Slurm's only where a process has no other.
-fn counting(found: &[Found]) -> impl Fn(&Rank) -> Option<u32> + use<> {
-    let is_launched = found.iter().any(|process| process.rank.launched.is_some());
-    move |rank| if is_launched { rank.launched } else { rank.slurm }
+/// Launchers: processes below which another rank than Slurm's number of them was launched. A program that sets `RANK` for its own
+/// workers is none, and neither is a launcher of one rank that has the same number.
+fn launchers(found: &[Found]) -> BTreeSet<u32> {
+    let by_pid: BTreeMap<u32, &Found> = found.iter().map(|process| (process.pid, process)).collect();
+    let mut all = BTreeSet::new();
+    for process in found {
+        let Some(rank) = process.rank.launched else { continue };
+        let above = std::iter::successors(by_pid.get(&process.parent), |one| by_pid.get(&one.parent));
+        all.extend(above.take(MOST_BETWEEN).filter_map(|one| {
+            let is_launcher = one.rank.launched.is_none() && one.rank.slurm.is_some_and(|own| own != rank);
+            is_launcher.then_some(one.pid)
+        }));
+    }
+    all
 }
 
-fn with_rank(found: Vec<Found>) -> Vec<Seen> {
-    let (of, clock) = (counting(&found), BootClock::read());
-    let one = |process: Found| {
-        let (rank, ticks) = (of(&process.rank)?, process.ticks?);
-        let Found { pid, parent, step, rank: Rank { launched, start, .. }, .. } = process;
+/// The rank that counts; `None` for a launcher.
+fn counting(process: &Found, launchers: &BTreeSet<u32>) -> Option<u32> {
+    if launchers.contains(&process.pid) { None } else { process.rank.launched.or(process.rank.slurm) }
+}
+
+/// The processes with a rank, and the launchers.
+fn with_rank(found: Vec<Found>, launchers: &BTreeSet<u32>) -> (Vec<Seen>, Vec<RankProcess>) {
+    let clock = BootClock::read();
+    let (mut seen, mut above) = (Vec::new(), Vec::new());
+    for process in found {
+        let launcher = launchers.contains(&process.pid);
+        let Found { pid, parent, ticks, step, rank: Rank { launched, slurm, start }, .. } = process;
+        let (Some(rank), Some(ticks)) = (launched.or(slurm), ticks) else { continue };
         let began = clock.time(ticks);
-        let launched = launched.is_some();
-        let process = RankProcess { rank, launched, step, start, pid, ticks, began, gpu: false };
-        Some(Seen { parent, process })
-    };
-    found.into_iter().filter_map(one).collect()
+        let process = RankProcess { rank, step, start, pid, ticks, began, gpu: false, launcher };
+        match launcher {
+            true => above.push(process),
+            false => seen.push(Seen { parent, launched: launched.is_some(), process }),
+        }
+    }
+    (seen, above)
 }
 
 /// Assigns files to ranks.
-fn ranks(all: &mut JobOutputs, found: &[Found]) {
-    let of = counting(found);
-    all.launched = found.iter().any(|process| process.rank.launched.is_some());
+fn ranks(all: &mut JobOutputs, found: &[Found], launchers: &BTreeSet<u32>) {
+    let of = |process: &Found| counting(process, launchers);
     // A launcher has no rank, and may have the file of its only rank open, too.
     let mut owners: BTreeMap<(u64, u64), Vec<[Option<u32>; 2]>> = BTreeMap::new();
     for process in found {
-        let rank = of(&process.rank);
+        let rank = of(process);
         all.ranks.extend(rank.filter(|_| all.ranks.len() < MOST_RANKS * 8));
         for file in &process.files {
             let owners = owners.entry(*file).or_default();
@@ -218,6 +242,8 @@ fn ranks(all: &mut JobOutputs, found: &[Found]) {
     all.ranks.sort_unstable();
     all.ranks.dedup();
     all.ranks.truncate(MOST_RANKS);
+    let numbers = found.iter().filter(|one| launchers.contains(&one.pid)).filter_map(|one| one.rank.slurm);
+    all.launchers = numbers.filter(|number| !all.ranks.contains(number)).take(MOST_RANKS).collect();
 }
 
 #[cfg(test)]
@@ -314,10 +340,41 @@ mod tests {
         stat(&worker, 32, 31);
         let uid = nix::unistd::getuid().as_raw();
         let (_, found) = job_outputs(&node.0.path().join("proc"), 7, uid, &[]).unwrap();
-        let [one] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((one.rank, one.launched, one.pid, one.ticks, one.gpu), (8, true, 31, 3100, true));
+        let [one, launcher] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((launcher.pid, launcher.launcher), (30, true));
+        assert_eq!((one.rank, one.pid, one.ticks, one.gpu), (8, 31, 3100, true));
         assert_eq!((one.step.as_str(), one.start.as_deref()), ("0", Some("1")));
         assert!(one.began.is_some());
+    }
+
+    /// It looks like a launcher of one rank.
+    #[test]
+    fn a_program_that_sets_the_rank_of_its_workers_is_the_rank_itself() {
+        let node = Node(tempfile::tempdir().unwrap());
+        let stat = |dir: &Path, pid: u32, parent: u32| {
+            let rest = "1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0";
+            fs::write(dir.join("stat"), format!("{pid} (python) S {parent} {rest} {pid}00 0 0")).unwrap();
+        };
+        let none = ["/dev/null", "/dev/null"];
+        let libcuda = "1-2 r-xp 0 08:01 1 /usr/lib/libcuda.so.1\n";
+        let program = node.process(30, "0", b"SLURM_PROCID=3\0", none);
+        stat(&program, 30, 1);
+        let worker = node.process(31, "0", b"SLURM_PROCID=3\0RANK=3\0", none);
+        stat(&worker, 31, 30);
+        fs::write(worker.join("maps"), libcuda).unwrap();
+        let other = node.process(40, "0", b"SLURM_PROCID=4\0", none);
+        stat(&other, 40, 1);
+        let uid = nix::unistd::getuid().as_raw();
+        let pids = || {
+            let (all, found) = job_outputs(&node.0.path().join("proc"), 7, uid, &[]).unwrap();
+            assert_eq!((all.ranks.as_slice(), all.launchers.len()), (&[3, 4][..], 0));
+            found.iter().map(|one| one.pid).collect::<Vec<_>>()
+        };
+        // What uses the GPU is not known yet, so both may.
+        fs::write(program.join("maps"), libcuda).unwrap();
+        assert_eq!(pids(), [30, 31, 40]);
+        fs::write(program.join("maps"), format!("{libcuda}3-4 rw-s 0 00:05 9 /dev/nvidia0\n")).unwrap();
+        assert_eq!(pids(), [30, 40]);
     }
 
     #[test]

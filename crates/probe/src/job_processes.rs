@@ -189,12 +189,28 @@ fn environ(path: &Path, names: &[String]) -> io::Result<BTreeMap<String, String>
 struct Libraries {
     nccl: bool,
     cuda: bool,
+    device: bool,
     net_plugin: Option<String>,
 }
 
-/// Whether a process has NCCL or CUDA mapped; `false` if that cannot be read.
-pub(crate) fn uses_gpu(dir: &Path) -> bool {
-    libraries(&dir.join("maps")).is_ok_and(|found| found.nccl || found.cuda)
+/// What a process has mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuUse {
+    /// Nothing, or it cannot be read.
+    None,
+    /// NCCL or CUDA. A launcher that has imported PyTorch has them as well.
+    Library,
+    /// A GPU: it has a CUDA context.
+    Device,
+}
+
+/// What a process has mapped.
+pub(crate) fn gpu_use(dir: &Path) -> GpuUse {
+    match libraries(&dir.join("maps")) {
+        Ok(found) if found.device => GpuUse::Device,
+        Ok(found) if found.nccl || found.cuda => GpuUse::Library,
+        _ => GpuUse::None,
+    }
 }
 
 fn libraries(path: &Path) -> io::Result<Libraries> {
@@ -206,6 +222,8 @@ fn libraries(path: &Path) -> io::Result<Libraries> {
         if let Some(name) = name.and_then(|name| name.trim_ascii_end().split(|byte| *byte == b' ').next()) {
             found.nccl |= name.starts_with(b"libnccl.so");
             found.cuda |= name.starts_with(b"libcuda.so");
+            found.device |=
+                line.trim_ascii_end().ends_with(&[b"/dev/", name].concat()) && name.starts_with(b"nvidia");
             if name.starts_with(b"libnccl-net") && found.net_plugin.is_none() {
                 found.net_plugin = Some(railgate_text::printable_bytes(name));
             }

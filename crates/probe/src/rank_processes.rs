@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::RankProcess;
 
+use crate::job_processes::GpuUse;
 use crate::process_end::ProcessId;
 
 /// Most processes in the answer.
@@ -16,15 +17,18 @@ const MOST_MAPS: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) parent: u32,
+    /// Its rank is a launcher's.
+    pub(crate) launched: bool,
     pub(crate) process: RankProcess,
 }
 
 /// The topmost process of each rank, and the topmost ones below it that use a GPU: what runs below those are workers.
-/// `known`: processes that are known to use a GPU. `uses_gpu` is asked of all others, as far as necessary.
+/// A launcher of one rank looks like that rank, so the process that it has launched is taken as well, unless the upper one has
+/// a CUDA context. `known`: processes that are known to use a GPU. `gpu_use` is asked of all others, as far as necessary.
 pub(crate) fn select(
     seen: Vec<Seen>,
     known: &[ProcessId],
-    uses_gpu: impl Fn(u32) -> bool,
+    gpu_use: impl Fn(u32) -> GpuUse,
 ) -> Vec<RankProcess> {
     let by_pid: BTreeMap<u32, &Seen> = seen.iter().map(|one| (one.process.pid, one)).collect();
     let above = |one: &Seen| {
@@ -48,16 +52,22 @@ pub(crate) fn select(
         if found.len() == MOST || !visited.insert(process.pid) {
             continue;
         }
-        let mut gpu = known.contains(&(process.pid, process.ticks));
-        if !gpu && maps < MOST_MAPS {
+        let below = below.get(&process.pid).into_iter().flatten().copied();
+        let mut launched = below.clone().filter(|child| child.launched && !one.launched).peekable();
+        let mut found_use = GpuUse::None;
+        let is_known = known.contains(&(process.pid, process.ticks));
+        if (!is_known || launched.peek().is_some()) && maps < MOST_MAPS {
             maps += 1;
-            gpu = uses_gpu(process.pid);
+            found_use = gpu_use(process.pid);
         }
+        let gpu = is_known || found_use != GpuUse::None;
         if is_top || gpu {
             found.push(RankProcess { gpu, ..process.clone() });
         }
-        if !gpu {
-            next.extend(below.get(&process.pid).into_iter().flatten().map(|one| (*one, false)));
+        match gpu {
+            false => next.extend(below.map(|one| (one, false))),
+            true if found_use == GpuUse::Device => {}
+            true => next.extend(launched.map(|one| (one, false))),
         }
     }
     found
@@ -69,11 +79,12 @@ mod tests {
 
     fn seen(pid: u32, parent: u32, rank: u32) -> Seen {
         let process = RankProcess { rank, pid, ticks: u64::from(pid) * 10, ..RankProcess::default() };
-        Seen { parent, process }
+        Seen { parent, launched: false, process }
     }
 
     fn pids(seen: Vec<Seen>, known: &[ProcessId], gpu: &[u32]) -> Vec<(u32, bool)> {
-        let found = select(seen, known, |pid| gpu.contains(&pid));
+        let gpu_use = |pid| if gpu.contains(&pid) { GpuUse::Library } else { GpuUse::None };
+        let found = select(seen, known, gpu_use);
         found.iter().map(|one| (one.pid, one.gpu)).collect()
     }
 
@@ -86,7 +97,7 @@ mod tests {
         let asked = std::cell::RefCell::new(Vec::new());
         select(job(), &[(21, 210), (30, 300)], |pid| {
             asked.borrow_mut().push(pid);
-            false
+            GpuUse::None
         });
         assert_eq!(*asked.borrow(), [20], "known programs and their workers are not read again");
         // Another process has the id of the known one.
@@ -104,7 +115,7 @@ mod tests {
         let asked = std::cell::Cell::new(0);
         let found = select(crowd, &[], |_| {
             asked.set(asked.get() + 1);
-            false
+            GpuUse::None
         });
         assert_eq!((found.len(), found[0].rank), (MOST, 0));
         assert!(asked.get() <= MOST_MAPS);
@@ -112,7 +123,7 @@ mod tests {
         let asked = std::cell::Cell::new(0);
         let found = select(chain, &[], |_| {
             asked.set(asked.get() + 1);
-            false
+            GpuUse::None
         });
         assert_eq!((found.len(), asked.get()), (1, MOST_MAPS));
         assert_eq!(pids(vec![seen(20, 21, 0), seen(21, 20, 0)], &[], &[20]), []);

@@ -54,12 +54,23 @@ const KINDS: [Kind; 32] = [
 /// Time to wait for a kind that must not be named: 20 s of work, 60 s until a hang is named (`guard.after`), and a margin.
 const LONG: Duration = Duration::from_secs(130);
 
-fn play(cluster: &Cluster, kinds: &[Kind]) -> Result<Vec<String>> {
+/// Starts the ranks as torchrun does: one task of Slurm, which maps NCCL itself, since it has imported PyTorch.
+const LAUNCHER: &str = r#"#!/usr/bin/python3
+import ctypes, os, subprocess, time
+ctypes.CDLL("/shared/libnccl.so")
+# So that the sampler finds it before its ranks.
+time.sleep(6)
+of = lambda rank: {**os.environ, "RANK": str(rank), "SLURM_NTASKS": "8"}
+for one in [subprocess.Popen(["rank"], env=of(rank)) for rank in range(8)]:
+    one.wait()
+"#;
+
+fn play(cluster: &Cluster, kinds: &[Kind], command: &str) -> Result<Vec<String>> {
     let alice = cluster.alice();
     let mut jobs = Vec::new();
     for (node, (play, quit, _)) in cluster.nodes().iter().zip(kinds) {
         let words = ["-N1", "-n8", "-w", node, "--gres=gpu:8", "-o", "log.%j"];
-        jobs.push(alice.clone().env("PLAY", play).env("QUIT", quit).sbatch(&words, "srun rank")?);
+        jobs.push(alice.clone().env("PLAY", play).env("QUIT", quit).sbatch(&words, command)?);
     }
     let mut wrong = Vec::new();
     let begun = std::time::Instant::now();
@@ -85,7 +96,7 @@ fn play(cluster: &Cluster, kinds: &[Kind]) -> Result<Vec<String>> {
         };
         // A process that ended has none.
         let shown = said.contains("ended") || quit.split(',').all(has) || quit.contains([',', 'n']);
-        if !said.contains(what) || !shown {
+        if !said.contains(what) || !shown || stacks.contains("(launcher:") {
             wrong.push(format!("{play} {quit}: {said}\n{stacks}"));
         }
     }
@@ -102,6 +113,17 @@ fn play(cluster: &Cluster, kinds: &[Kind]) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
+/// A cluster whose ranks count their collectives.
+fn counted(nodes: usize) -> Result<Builder> {
+    let config = CONFIG.replace("[stats]\n", "[stats]\nnccl_profiler = 'all'\n");
+    Ok(Builder::new(nodes).config(&config)?.file("/usr/local/bin/rank", &counted_rank()))
+}
+
+fn prepared(cluster: &Cluster) -> Result<()> {
+    with_gpm(cluster)?;
+    played_nccl(&cluster.path("ctl", "/shared/libnccl.so")?)
+}
+
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn each_kind_is_named_with_its_rank_or_not_at_all() -> Result<()> {
@@ -111,15 +133,27 @@ fn each_kind_is_named_with_its_rank_or_not_at_all() -> Result<()> {
         "all" => KINDS.to_vec(),
         some => KINDS.into_iter().filter(|(play, ..)| some.split(',').any(|one| one == *play)).collect(),
     };
-    let config = CONFIG.replace("[stats]\n", "[stats]\nnccl_profiler = 'all'\n");
-    let builder = Builder::new(4).config(&config)?.file("/usr/local/bin/rank", &counted_rank());
-    builder.test(|cluster| {
-        with_gpm(cluster)?;
-        played_nccl(&cluster.path("ctl", "/shared/libnccl.so")?)?;
+    counted(4)?.test(|cluster| {
+        prepared(cluster)?;
         let mut wrong = Vec::new();
         for round in kinds.chunks(4) {
-            wrong.extend(play(cluster, round)?);
+            wrong.extend(play(cluster, round, "srun rank")?);
         }
+        anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_launcher_is_never_taken_for_one_of_its_ranks() -> Result<()> {
+    let kinds: [Kind; 2] = [
+        ("exit-0", "0", "the process of rank 0 ended with exit code 0"),
+        ("stop", "3", "rank 3 is stopped (SIGSTOP)"),
+    ];
+    counted(2)?.file("/usr/local/bin/launcher", LAUNCHER).test(|cluster| {
+        prepared(cluster)?;
+        let wrong = play(cluster, &kinds, "srun -n1 launcher")?;
         anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
         Ok(())
     })
