@@ -255,6 +255,12 @@ mod tests {
 
     struct Node(tempfile::TempDir);
 
+    /// The process began, and has a parent.
+    fn stat(dir: &Path, pid: u32, parent: u32) {
+        let rest = "1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0";
+        fs::write(dir.join("stat"), format!("{pid} (python) S {parent} {rest} {pid}00 0 0")).unwrap();
+    }
+
     impl Node {
         fn process(&self, pid: u32, step: &str, environ: &[u8], outputs: [&str; 2]) -> PathBuf {
             let dir = self.0.path().join("proc").join(pid.to_string());
@@ -326,10 +332,6 @@ mod tests {
     #[test]
     fn processes_of_ranks_are_found_with_their_start() {
         let node = Node(tempfile::tempdir().unwrap());
-        let stat = |dir: &Path, pid: u32, parent: u32| {
-            let rest = "1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0";
-            fs::write(dir.join("stat"), format!("{pid} (python) S {parent} {rest} {pid}00 0 0")).unwrap();
-        };
         let none = ["/dev/null", "/dev/null"];
         let agent = node.process(30, "0", b"SLURM_PROCID=1\0RAILGATE_START=1\0", none);
         stat(&agent, 30, 1);
@@ -351,10 +353,6 @@ mod tests {
     #[test]
     fn a_program_that_sets_the_rank_of_its_workers_is_the_rank_itself() {
         let node = Node(tempfile::tempdir().unwrap());
-        let stat = |dir: &Path, pid: u32, parent: u32| {
-            let rest = "1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0";
-            fs::write(dir.join("stat"), format!("{pid} (python) S {parent} {rest} {pid}00 0 0")).unwrap();
-        };
         let none = ["/dev/null", "/dev/null"];
         let libcuda = "1-2 r-xp 0 08:01 1 /usr/lib/libcuda.so.1\n";
         let program = node.process(30, "0", b"SLURM_PROCID=3\0", none);

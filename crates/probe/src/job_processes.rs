@@ -223,7 +223,7 @@ fn libraries(path: &Path) -> io::Result<Libraries> {
             found.nccl |= name.starts_with(b"libnccl.so");
             found.cuda |= name.starts_with(b"libcuda.so");
             found.device |=
-                line.trim_ascii_end().ends_with(&[b"/dev/", name].concat()) && name.starts_with(b"nvidia");
+                name.starts_with(b"nvidia") && line.trim_ascii_end().ends_with(&[b"/dev/", name].concat());
             if name.starts_with(b"libnccl-net") && found.net_plugin.is_none() {
                 found.net_plugin = Some(railgate_text::printable_bytes(name));
             }
