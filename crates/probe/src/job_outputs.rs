@@ -368,10 +368,14 @@ mod tests {
             assert_eq!((all.ranks.as_slice(), all.launchers.len()), (&[3, 4][..], 0));
             found.iter().map(|one| one.pid).collect::<Vec<_>>()
         };
-        // What uses the GPU is not known yet, so both may.
-        fs::write(program.join("maps"), libcuda).unwrap();
-        assert_eq!(pids(), [30, 31, 40]);
-        fs::write(program.join("maps"), format!("{libcuda}3-4 rw-s 0 00:05 9 /dev/nvidia0\n")).unwrap();
+        // What uses the GPU is not known yet, so both may. NVML alone is no use of it.
+        let nvml = "3-4 rw-s 0 00:05 9 /dev/nvidiactl\n4-5 rw-s 0 00:05 8 /dev/nvidia0\n";
+        for maps in [libcuda.to_owned(), format!("{libcuda}{nvml}")] {
+            fs::write(program.join("maps"), maps).unwrap();
+            assert_eq!(pids(), [30, 31, 40]);
+        }
+        fs::write(program.join("maps"), format!("{libcuda}{nvml}5-6 rw-s 0 00:05 7 /dev/nvidia-uvm\n"))
+            .unwrap();
         assert_eq!(pids(), [30, 40]);
     }
 

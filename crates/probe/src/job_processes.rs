@@ -189,7 +189,7 @@ fn environ(path: &Path, names: &[String]) -> io::Result<BTreeMap<String, String>
 struct Libraries {
     nccl: bool,
     cuda: bool,
-    device: bool,
+    context: bool,
     net_plugin: Option<String>,
 }
 
@@ -200,14 +200,15 @@ pub(crate) enum GpuUse {
     None,
     /// NCCL or CUDA. A launcher that has imported PyTorch has them as well.
     Library,
-    /// A GPU: it has a CUDA context.
-    Device,
+    /// CUDA's memory: it has a context. NVML alone maps `/dev/nvidia0` and `/dev/nvidiactl`, in torchrun's agent too
+    /// (driver 580.159, PyTorch 2.11).
+    Context,
 }
 
 /// What a process has mapped.
 pub(crate) fn gpu_use(dir: &Path) -> GpuUse {
     match libraries(&dir.join("maps")) {
-        Ok(found) if found.device => GpuUse::Device,
+        Ok(found) if found.context => GpuUse::Context,
         Ok(found) if found.nccl || found.cuda => GpuUse::Library,
         _ => GpuUse::None,
     }
@@ -222,8 +223,7 @@ fn libraries(path: &Path) -> io::Result<Libraries> {
         if let Some(name) = name.and_then(|name| name.trim_ascii_end().split(|byte| *byte == b' ').next()) {
             found.nccl |= name.starts_with(b"libnccl.so");
             found.cuda |= name.starts_with(b"libcuda.so");
-            found.device |=
-                name.starts_with(b"nvidia") && line.trim_ascii_end().ends_with(&[b"/dev/", name].concat());
+            found.context |= name == b"nvidia-uvm" && line.trim_ascii_end().ends_with(b" /dev/nvidia-uvm");
             if name.starts_with(b"libnccl-net") && found.net_plugin.is_none() {
                 found.net_plugin = Some(railgate_text::printable_bytes(name));
             }

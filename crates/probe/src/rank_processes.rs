@@ -66,7 +66,7 @@ pub(crate) fn select(
         }
         match gpu {
             false => next.extend(below.map(|one| (one, false))),
-            true if found_use == GpuUse::Device => {}
+            true if found_use == GpuUse::Context => {}
             true => next.extend(launched.map(|one| (one, false))),
         }
     }
