@@ -13,7 +13,7 @@ mod on_node;
 mod start;
 
 use std::ffi::OsString;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use railgate_launch::{Cause, End, Left, Next, next};
@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// The job, or the component of a heterogeneous one, that has this node
     #[arg(long, hide = true, value_name = "JOB")]
     of_job: Option<u32>,
+    /// Only a check counts, not that no task failed
+    #[arg(long, hide = true)]
+    checked: bool,
     /// The program of each task and its arguments; or `srun …` with options of your own, or `mpirun …`
     #[arg(last = true, required_unless_present = "on_node", value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -71,7 +74,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if let Some((start, job)) = args.on_node.zip(args.of_job) {
-        return on_node::run(site, start, job);
+        return on_node::run(site, start, job, args.checked);
     }
     // Before any thread or process starts, so that no signal is lost.
     let signals = start::block_signals()?;
@@ -109,6 +112,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         left: Left { restarts: limit, unknown: args.retry_unknown },
         limit,
         most_unknown: args.retry_unknown,
+        died: false,
     };
     let mut number = 0;
     loop {
@@ -118,6 +122,9 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         number += 1;
     }
 }
+
+/// How long steps of earlier starts may take to end on the nodes that are left.
+const STEPS_END: Duration = Duration::from_secs(30);
 
 /// The starts of one job.
 struct Launch<'a> {
@@ -130,15 +137,27 @@ struct Launch<'a> {
     limit: u32,
     /// Restarts without a known cause.
     most_unknown: u32,
+    /// A node has died in this allocation.
+    died: bool,
 }
 
 impl Launch<'_> {
     /// Starts the program and waits for its end. Returns the exit code if it is not started again.
     fn start(&mut self, number: u32) -> anyhow::Result<Option<u8>> {
         let running = self.nodes.running();
+        if self.died {
+            // They share GPUs with the next start, see `Start::overlap`.
+            ask::wait_for_steps(&self.client, self.nodes.allocation.job, STEPS_END);
+        }
         self.journal.begin(number, &running, &self.nodes.spares());
         let began = Instant::now();
-        let start = Start { number, nodes: &running, allocation: self.nodes.allocation };
+        let start = Start {
+            number,
+            nodes: &running,
+            allocation: self.nodes.allocation,
+            overlap: self.died,
+            has_steps_that_fail: self.program.has_steps_that_fail(),
+        };
         let ended = self.program.run(&start)?;
         let how =
             format!("start {number} ended after {} with exit code {}", duration(began.elapsed()), ended.code);
@@ -186,6 +205,7 @@ impl Launch<'_> {
         if !lost.is_empty() && !self.nodes.leave_out(&lost, usable) {
             return None;
         }
+        self.died |= cause == Cause::Node && ask::is_any_down(&self.client, &lost);
         let limit = self.limit;
         Some(match cause {
             Cause::Node | Cause::Hang => {

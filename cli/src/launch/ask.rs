@@ -1,8 +1,12 @@
 //! What slurmctld has about the nodes of the job.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use railgate_slurm::{Client, HangNote, HangStage, NodeState, SlurmError, is_ours};
+use railgate_slurm::{Client, HangNote, HangStage, JobRef, NodeState, SlurmError, is_ours};
+
+/// Between two questions to slurmctld.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The states of nodes, by name.
 pub(crate) type States = BTreeMap<String, NodeState>;
@@ -28,6 +32,23 @@ pub(crate) fn usable(client: &Client, nodes: &[String]) -> Vec<String> {
     let good =
         |node: &&String| states.get(*node).is_some_and(|state| !state.held() && !state.has("NOT_RESPONDING"));
     nodes.iter().filter(good).cloned().collect()
+}
+
+/// Whether Slurm has one of the nodes down, or no longer knows it.
+pub(crate) fn is_any_down(client: &Client, nodes: &[String]) -> bool {
+    let down = |states: States| {
+        let is_down = |node: &String| states.get(node).is_none_or(|state| state.has("DOWN"));
+        nodes.iter().any(is_down)
+    };
+    states(client, nodes).is_ok_and(down)
+}
+
+/// Waits until the steps of earlier starts have ended, at most for a time.
+pub(crate) fn wait_for_steps(client: &Client, job: u32, most: Duration) {
+    let until = Instant::now() + most;
+    while client.steps(&JobRef::plain(job)).is_ok_and(|steps| !steps.is_empty()) && Instant::now() < until {
+        std::thread::sleep(INTERVAL);
+    }
 }
 
 /// Whether the guard has ended the steps of one of these jobs since a time (Unix seconds), by the entry of any of its nodes.

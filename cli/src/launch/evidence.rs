@@ -1,6 +1,7 @@
 //! What is known about the nodes of a start that has failed: Slurm's states, railgate's drains, and root's check on each node.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use railgate_launch::NodeSign;
@@ -11,7 +12,7 @@ use railgate_slurm::{Client, JobRef};
 use super::allocation::Component;
 use super::ask::{self, States};
 use super::on_node::Answer;
-use super::start::{Ended, Start};
+use super::start::{Ended, START_VARIABLE, Start};
 use crate::node_step;
 use crate::output::complain;
 
@@ -59,6 +60,9 @@ pub(crate) fn of(
         Err(why) => return unknown(found, start, &why),
     }
     let jobs: Vec<u32> = start.allocation.components.iter().map(|component| component.job).collect();
+    if !start.has_steps_that_fail {
+        have_checked(start);
+    }
     let mut checks = BTreeMap::new();
     let mut deadline = None;
     loop {
@@ -92,6 +96,32 @@ pub(crate) fn of(
         }
         wait_for_slurm(client, &silent, latest.min(Instant::now() + AGAIN));
     }
+}
+
+/// Has root check the nodes of a start that has failed, by a step on each of them that fails.
+fn have_checked(start: &Start<'_>) {
+    for component in &start.allocation.components {
+        let of_it = |node: &&String| component.nodes.contains(node);
+        let nodes: Vec<String> = start.nodes.iter().filter(of_it).cloned().collect();
+        if nodes.is_empty() {
+            continue;
+        }
+        let mut step = step_on(start, component, &nodes);
+        step.env(START_VARIABLE, start.number.to_string()).arg("false");
+        if let Err(why) = node_step::read(step, None, ASK, &mut |_| {}) {
+            complain!("launch: {why:#}");
+        }
+    }
+}
+
+/// A step on nodes of one component, without its program.
+fn step_on(start: &Start<'_>, component: &Component, nodes: &[String]) -> Command {
+    let mut step = node_step::srun(&start.allocation.job.to_string(), nodes.len());
+    if let Some(group) = component.group {
+        step.arg(format!("--het-group={group}"));
+    }
+    step.arg("--kill-on-bad-exit=0").arg(format!("--nodelist={}", compress(nodes)));
+    step
 }
 
 /// Waits until Slurm has one of the nodes down or not responding, at most until a time.
@@ -155,12 +185,17 @@ fn ask_nodes(
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
-    let mut step = node_step::srun(&start.allocation.job.to_string(), nodes.len());
-    if let Some(group) = component.group {
-        step.arg(format!("--het-group={group}"));
+    let mut step = step_on(start, component, nodes);
+    step.arg(program).args([
+        "launch",
+        "--on-node",
+        &start.number.to_string(),
+        "--of-job",
+        &component.job.to_string(),
+    ]);
+    if !start.has_steps_that_fail {
+        step.arg("--checked");
     }
-    step.arg("--kill-on-bad-exit=0").arg(format!("--nodelist={}", compress(nodes))).arg(program);
-    step.args(["launch", "--on-node", &start.number.to_string(), "--of-job", &component.job.to_string()]);
     let done = node_step::read(step, prints.then_some("launch"), ASK, &mut |line| {
         if let Ok(answer) = serde_json::from_str::<Answer>(&line)
             && nodes.contains(&answer.node)

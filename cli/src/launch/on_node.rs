@@ -21,22 +21,31 @@ pub(crate) struct Answer {
 
 /// The plugin ends the check after 12 s, and the step only then.
 const LATEST: Duration = Duration::from_secs(3);
+/// The same where srun does not wait for the end of that step.
+const CHECKED: Duration = Duration::from_secs(14);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(site: &Site, start: u32, job: u32) -> anyhow::Result<u8> {
+pub(crate) fn run(site: &Site, start: u32, job: u32, checked: bool) -> anyhow::Result<u8> {
     let run = site.places.run.join(format!("jobs/{job}/current"));
     let node = std::env::var("SLURMD_NODENAME").ok().filter(|name| !name.is_empty());
-    let (check, why) = check(|| StepCheck::read(&run), start);
+    let (check, why) = check(|| StepCheck::read(&run), start, checked);
     let answer = Answer { node: node.unwrap_or_else(|| site.node.clone()), check, why };
     say!("{}", serde_json::to_string(&answer)?)?;
     Ok(exit::OK)
 }
 
-/// Waits a moment for the check of this start.
-fn check(read: impl Fn() -> std::io::Result<StepCheck>, start: u32) -> (Option<StepCheck>, String) {
-    let until = Instant::now() + LATEST;
+/// Waits for the check of this start. `checked`: that no task failed is none.
+fn check(
+    read: impl Fn() -> std::io::Result<StepCheck>,
+    start: u32,
+    checked: bool,
+) -> (Option<StepCheck>, String) {
+    let until = Instant::now() + if checked { CHECKED } else { LATEST };
     loop {
         let why = match read() {
+            Ok(check) if check.start == start && checked && check.fitness.is_none() => {
+                "root has not checked it after the program failed".to_owned()
+            }
             Ok(check) if check.start == start => return (Some(check), String::new()),
             Ok(other) => format!("root has checked it after start {}, not after this one", other.start),
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => {
@@ -62,8 +71,9 @@ mod tests {
     #[test]
     fn only_the_check_of_this_start_counts() {
         let of = |start| Ok(StepCheck::new(start, Some(Fitness::Fit), String::new()));
-        assert!(check(|| of(2), 2).0.is_some());
-        let (found, why) = check(|| of(1), 2);
+        assert!(check(|| of(2), 2, false).0.is_some());
+        assert!(check(|| of(2), 2, true).0.is_some());
+        let (found, why) = check(|| of(1), 2, false);
         assert!(found.is_none() && why.contains("after start 1"), "{why}");
     }
 }

@@ -31,6 +31,9 @@ const NOT_INHERITED: [&str; 7] = [
     "SLURM_JOB_NUM_NODES",
 ];
 
+/// The number of the start, for the program and for root's check of the node after its step.
+pub(crate) const START_VARIABLE: &str = "RAILGATE_START";
+
 /// What is started.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
@@ -84,6 +87,11 @@ pub(crate) struct Start<'a> {
     /// In the order of the ranks.
     pub(crate) nodes: &'a [String],
     pub(crate) allocation: &'a Allocation,
+    /// Its step may use what Slurm counts as used by another. After a node has died, Slurm 22.05 releases the GPUs of the step that
+    /// ended on nodes other than those that the step had, and a later step waits for them forever.
+    pub(crate) overlap: bool,
+    /// Whether root checks each node by itself once the program has failed.
+    pub(crate) has_steps_that_fail: bool,
 }
 
 /// How it ended.
@@ -120,6 +128,12 @@ fn cannot_start(program: &OsStr, why: &std::io::Error) -> anyhow::Error {
 }
 
 impl Program<'_> {
+    /// Whether a failure of the program is one of its step on each node, after which root checks the node. mpirun starts no step on its own
+    /// node, and its daemons on the others end with 0 whatever the program does (Open MPI 4.1).
+    pub(crate) fn has_steps_that_fail(&self) -> bool {
+        Starter::of(self.words) != Starter::Mpirun
+    }
+
     /// Starts it and waits for its end. Nothing runs meanwhile but srun.
     pub(crate) fn run(&self, start: &Start<'_>) -> anyhow::Result<Ended> {
         let began =
@@ -162,9 +176,13 @@ impl Program<'_> {
         };
         let port =
             20_000 + (u64::from(*job) * 7 + u64::from(*attempt) + u64::from(start.number) * 1009) % 20_000;
-        command.env("RAILGATE_START", start.number.to_string()).env("MASTER_PORT", port.to_string());
+        command.env(START_VARIABLE, start.number.to_string()).env("MASTER_PORT", port.to_string());
         if let Some(first) = start.nodes.first() {
             command.env("MASTER_ADDR", first);
+        }
+        if start.overlap {
+            // Also for the srun of mpirun.
+            command.env("SLURM_OVERLAP", "1");
         }
         Ok((command, list))
     }

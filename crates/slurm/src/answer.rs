@@ -33,6 +33,12 @@ pub(crate) fn release(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// The steps with a number in the output of `squeue -s -o %i`: `14.6`, not `14.batch`.
+pub(crate) fn numbered_steps(text: &str) -> Vec<String> {
+    let number = |line: &&str| line.rsplit_once('.').is_some_and(|(_, step)| step.parse::<u32>().is_ok());
+    text.lines().map(str::trim).filter(number).map(str::to_owned).collect()
+}
+
 /// Parses `scontrol show config`: keys and values; numbered keys also as one list.
 pub(crate) fn config(text: &str) -> BTreeMap<String, String> {
     let mut config: BTreeMap<String, String> = BTreeMap::new();
@@ -107,6 +113,15 @@ mod tests {
         assert_eq!(get(new, "Prolog").as_deref(), Some("/etc/slurm/prolog.d/*,/etc/slurm/last"));
         assert_eq!(get(new, "Prolog[1]").as_deref(), Some("/etc/slurm/last"));
         assert_eq!((get(new, "AuthInfo").as_deref(), get(new, "Epilog")), (Some("cred_expire=5"), None));
+    }
+
+    #[test]
+    fn only_steps_with_a_number_are_listed() {
+        assert_eq!(
+            numbered_steps("14.batch\n14.extern\n14.6\n12_3.0\n\n14.interactive\n"),
+            ["14.6", "12_3.0"]
+        );
+        assert_eq!(numbered_steps(""), [""; 0]);
     }
 
     #[test]

@@ -344,6 +344,15 @@ impl Client {
         Ok(answer::refusable(&text, job))
     }
 
+    /// Numbered steps of a job, `14.6`: not those of its script and of Slurm itself.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn steps(&self, job: &JobRef) -> Result<Vec<String>, SlurmError> {
+        let text = self.run("squeue", &["-h", "-s", "-j", &job.0, "-o", "%i"])?;
+        Ok(answer::numbered_steps(&text))
+    }
+
     /// Whether steps of a job, including its extern step, run on this machine. Queries only the local step daemons.
     ///
     /// # Errors

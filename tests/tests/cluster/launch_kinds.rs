@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster};
-use railgate_tests::poll;
+use railgate_tests::{poll, skipped};
 
 use crate::templates::pyxis;
-use crate::training::MINUTE;
+use crate::training::{ALL_MAY_DRAIN, MINUTE};
 
 /// A rank of job or array task `$1` writes where it runs, waits for `/shared/go.$1.START`, and does what `/shared/do.$1.RANK.START`
 /// holds, if that exists.
@@ -119,6 +119,68 @@ fn nodes_of_all_components_of_a_heterogeneous_job_are_judged() -> Result<()> {
             ),
             "{text}"
         );
+        Ok(())
+    })
+}
+
+/// Slurm 22.05 counts the GPUs of `gn4` as used after this: it takes `gn2` out of the job, and then releases those of the second and
+/// fourth node that are left.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn after_a_node_died_the_next_start_waits_for_no_gpu_of_an_ended_step() -> Result<()> {
+    let builder = Builder::new(5).slurm_conf("SlurmdTimeout", "10").slurm_conf("MessageTimeout", "5");
+    builder.config(ALL_MAY_DRAIN)?.test(|cluster| {
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        let words = ["-N5", "--no-kill", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.gap"];
+        let job = cluster.alice().sbatch(&words, "railgate launch --spares 2 -- bash /shared/program gap")?;
+        begun(cluster, "gap", 0, 3)?;
+        cluster.hardware("gn3")?.inject("gpu-lost@3")?;
+        fails(cluster, "gap", 2)?;
+        go(cluster, "gap", 0)?;
+        begun(cluster, "gap", 1, 3)?;
+        cluster.kill_node("gn2")?;
+        begun(cluster, "gap", 2, 3)?;
+        go(cluster, "gap", 2)?;
+        cluster.wait_job(job, &["COMPLETED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.gap");
+        for line in [
+            "start 1 rank 2 on gn4",
+            "start 2 rank 0 on gn1",
+            "start 2 rank 1 on gn5",
+            "start 2 rank 2 on gn4",
+        ] {
+            assert!(text.contains(line), "no {line} in {text}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_program_that_mpirun_starts_continues_on_a_spare() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        if cluster.root().run(&["test", "-x", "/usr/bin/mpirun"])?.code != 0 {
+            return skipped("launch: no Open MPI here");
+        }
+        let of_open_mpi =
+            "export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURMD_NODENAME=$(hostname)\n. /shared/program $1\n";
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        cluster.write(CONTROLLER, "/shared/of-open-mpi", of_open_mpi)?;
+        let words = ["-N3", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.mpi"];
+        let script = "railgate launch --spares 1 -- mpirun bash /shared/of-open-mpi mpi";
+        let job = cluster.alice().sbatch(&words, script)?;
+        begun(cluster, "mpi", 0, 2)?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        fails(cluster, "mpi", 1)?;
+        go(cluster, "mpi", 0)?;
+        begun(cluster, "mpi", 1, 2)?;
+        go(cluster, "mpi", 1)?;
+        cluster.wait_job(job, &["COMPLETED"], 2 * MINUTE)?;
+        let text = log(cluster, "log.mpi");
+        assert!(text.contains("gn3 takes the place of gn2"), "{text}");
+        for line in ["start 0 rank 1 on gn2 in", "start 1 rank 0 on gn1 in", "start 1 rank 1 on gn3 in"] {
+            assert!(text.contains(line), "no {line} in {text}");
+        }
         Ok(())
     })
 }

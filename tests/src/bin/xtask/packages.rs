@@ -14,7 +14,7 @@ use super::steps;
 pub(super) type Need = (&'static str, &'static str);
 
 /// For test clusters.
-pub(super) const CLUSTER: [Need; 8] = [
+pub(super) const CLUSTER: [Need; 9] = [
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("sbatch", "slurm-client"),
@@ -23,6 +23,7 @@ pub(super) const CLUSTER: [Need; 8] = [
     ("nsenter", "util-linux"),
     ("pkill", "procps"),
     ("bash", "bash"),
+    ("mpirun", "openmpi-bin"),
 ];
 
 /// For building.
