@@ -35,13 +35,19 @@ fn main() -> ExitCode {
     if let Some(code) = railgate_probe::dispatch(&own) {
         return code;
     }
-    guarded("epilog", || {
-        if let Some(hook) = Hook::enter("epilog") {
-            run(&hook);
-        }
-        // The exit code is never a failure, with which Slurm would drain the node with its own reason.
-        ExitCode::SUCCESS
+    guarded("epilog", || match Hook::enter("epilog").map(|hook| run(&hook)) {
+        Some(Told::NodeFailed) => ExitCode::from(1),
+        Some(Told::Nothing) | None => ExitCode::SUCCESS,
     })
+}
+
+/// What the exit code tells Slurm.
+enum Told {
+    /// Nothing: Slurm would drain the node for any other exit code than 0.
+    Nothing,
+    /// The node failed under the job, which Slurm needs to know to restart a job of `--requeue=expedite`. Only of a node
+    /// that railgate has drained: Slurm keeps its reason.
+    NodeFailed,
 }
 
 /// Data that the prolog left.
@@ -51,7 +57,7 @@ struct Before {
     snapshot: Option<Snapshot>,
 }
 
-fn run(hook: &Hook) {
+fn run(hook: &Hook) -> Told {
     let job = &hook.job;
     let end = now();
     let sampled = sampled::end(hook);
@@ -67,8 +73,9 @@ fn run(hook: &Hook) {
     };
     report.end = Some(end);
     report.exit = exit(hook, &mut report);
-    if !report.refused() {
-        judge(hook, before.as_ref(), &mut report);
+    let mut told = Told::Nothing;
+    if !report.refused() && judge(hook, before.as_ref(), &mut report) && hook.config.requeue.expedite {
+        told = Told::NodeFailed;
     }
     if let Some(before) = &before
         && before.run.gate == GateLevel::Preflight.as_str()
@@ -106,6 +113,7 @@ fn run(hook: &Hook) {
     if let Err(why) = runs.remove() {
         tracing::warn!(job = job.id, "{}: {why}", runs.path().display());
     }
+    told
 }
 
 fn before(hook: &Hook) -> Option<Before> {
@@ -129,7 +137,9 @@ fn with_gpus(mut job: Job, told_before: &Job) -> Job {
     job
 }
 
-fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
+/// Checks the node again, and drains it if it is unfit. Returns whether it is drained for a fault that may have ended the
+/// job.
+fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) -> bool {
     let job = &with_gpus(hook.job.clone(), &report.job);
     let baseline = before.and_then(|before| before.snapshot.as_ref());
     let since = before.and_then(|before| {
@@ -174,10 +184,10 @@ fn judge(hook: &Hook, before: Option<&Before>, report: &mut NodeReport) {
     // The reason names this job only if the fault may have ended it.
     let own = report.evidence.iter().any(|item| item.own == Some(true));
     let jobs = if own { vec![job.id] } else { Vec::new() };
-    if let Some(outcome) = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs) {
-        report.acts.push(record(&outcome, Phase::Epilog));
-    }
+    let outcome = drain(&hook.config, &hook.places, &hook.env, &seen, &jobs);
+    report.acts.extend(outcome.as_ref().map(|outcome| record(outcome, Phase::Epilog)));
     report.epilog = Some(GateRun::new(&seen.snapshot, seen.verdict, seen.took_ms));
+    own && outcome.is_some_and(|outcome| outcome.carries_evidence())
 }
 
 /// Adds what the job's own preflight accuses this node of. Only the job's tasks have tested it, so it can move this job, and it is

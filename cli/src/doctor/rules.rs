@@ -1,10 +1,10 @@
 //! The rules of `railgate doctor`, one row each.
 
+mod requeue;
 mod slurm_conf;
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use railgate_slurm::Consent;
 use serde::Serialize;
 
 use super::facts::{Facts, Roles, SlurmConf};
@@ -173,13 +173,19 @@ pub(crate) static RULES: &[Rule] = &[
         id: "job-log",
         on: On::Everywhere,
         why: "a restart truncates the log, which is the evidence; railgate does not restart such jobs",
-        check: job_log,
+        check: requeue::job_log,
     },
     Rule {
         id: "requeue-delay",
         on: On::Everywhere,
         why: "a job that moves waits this long before it may start again",
-        check: requeue_delay,
+        check: requeue::delay,
+    },
+    Rule {
+        id: "expedited-requeue",
+        on: On::Everywhere,
+        why: "[requeue] expedite is for jobs of --requeue=expedite, which this Slurm refuses",
+        check: requeue::expedited,
     },
     Rule {
         id: "prolog-hook",
@@ -383,35 +389,6 @@ fn batch_start(facts: &Facts, found: &mut Found) {
     if limit <= needed {
         let what = format!("slurm.conf: BatchStartTimeout={limit}, and the prolog may need {needed} s");
         found.wrong(what, format!("BatchStartTimeout={}", start_limit(facts)));
-    }
-}
-
-fn job_log(facts: &Facts, found: &mut Found) {
-    let (Some(conf), Ok(config)) = (conf(facts), &facts.config) else { return };
-    if conf.get("JobFileAppend") == Some("0") && !config.requeue.allow_truncated_log {
-        // Individual jobs may still set --open-mode=append.
-        let level = if config.requeue.default == Consent::Never { Level::Note } else { Level::Wrong };
-        found.add(level, "slurm.conf: JobFileAppend=0", "JobFileAppend=1, or #SBATCH --open-mode=append");
-    }
-}
-
-fn requeue_delay(facts: &Facts, found: &mut Found) {
-    const LONG: u64 = 60;
-    /// Slurm's default, seconds.
-    const DEFAULT: u64 = 120;
-    let Some(conf) = conf(facts) else { return };
-    let value = |key: &str, word: &str| -> Option<u64> {
-        conf.get(key)?.split(',').find_map(|part| part.strip_prefix(word)?.strip_prefix('=')?.parse().ok())
-    };
-    let new = conf.release().is_some_and(|release| release >= (25, 11));
-    let (delay, put) = if new {
-        (value("SchedulerParameters", "requeue_delay"), "SchedulerParameters=…,requeue_delay=10")
-    } else {
-        (value("AuthInfo", "cred_expire"), "AuthInfo=cred_expire=60")
-    };
-    let delay = delay.unwrap_or(DEFAULT);
-    if delay > LONG {
-        found.add(Level::Note, format!("slurm.conf: a requeued job waits {delay} s"), put);
     }
 }
 

@@ -84,6 +84,12 @@ fn set(facts: &mut Facts, key: &str, value: &str) {
     }
 }
 
+fn expedite(facts: &mut Facts) {
+    if let Ok(config) = &mut facts.config {
+        config.requeue.expedite = true;
+    }
+}
+
 type Mistake = (&'static str, &'static str, fn(&mut Facts));
 
 /// Each row: the rule that must find it, part of its finding, the mistake.
@@ -124,6 +130,15 @@ pub(crate) static MISTAKES: &[Mistake] = &[
     ("gate-time", "PrologTimeout=30", |facts| set(facts, "PrologTimeout", "30 sec")),
     ("batch-start", "BatchStartTimeout=10", |facts| set(facts, "BatchStartTimeout", "10 sec")),
     ("job-log", "JobFileAppend=0", |facts| set(facts, "JobFileAppend", "0")),
+    ("expedited-requeue", "expedite needs Slurm 25.11, this is 22.05", expedite),
+    ("expedited-requeue", "lacks enable_expedited_requeue", |facts| {
+        expedite(facts);
+        set(facts, "SLURM_VERSION", "26.05.5");
+        set(facts, "SchedulerParameters", "nohold_on_prolog_fail,requeue_delay=10");
+        if let Some(plugin) = &mut facts.plugin {
+            plugin.release = Ok((26, 5));
+        }
+    }),
     ("prolog-hook", "is not set", |facts| facts.prolog = Hook::default()),
     ("prolog-hook", "matches no file", |facts| facts.prolog.programs.clear()),
     ("prolog-hook", "does not lead to railgate-prolog", |facts| {

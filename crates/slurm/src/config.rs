@@ -154,6 +154,10 @@ pub struct RequeueConfig {
     pub start: StartWhen,
     /// Restart jobs even if their log may be truncated (JobFileAppend=0 and no --open-mode=append).
     pub allow_truncated_log: bool,
+    /// For jobs of `sbatch --requeue=expedite` (Slurm 25.11 and later): the epilog of a node that railgate drained for a
+    /// fault under the job returns 1, so that Slurm restarts the job first, and the controller cancels one that Slurm
+    /// would hold. The nodes and the controller need the same value.
+    pub expedite: bool,
     /// How long the controller waits for the epilogs of the nodes.
     #[serde(with = "duration_text")]
     pub wait: Duration,
@@ -191,6 +195,7 @@ impl Default for RequeueConfig {
             move_backoff: Duration::from_secs(30),
             start: StartWhen::Slurm,
             allow_truncated_log: false,
+            expedite: false,
             wait: Duration::from_secs(60),
             waiters: 16,
             site_checks: true,

@@ -33,6 +33,8 @@ pub(crate) struct Call {
     pub(crate) exit: ExitCodes,
     /// The owner's choice about requeueing, after policy.
     pub(crate) consent: Consent,
+    /// What `--railgate-requeue` says; `None` without it.
+    pub(crate) asked: Option<Consent>,
     /// Client for Slurm's commands.
     pub(crate) client: Client,
     /// History of jobs and nodes.
@@ -89,7 +91,8 @@ impl Call {
         let trouble = |why: String| Nothing::Trouble(why);
         let cluster = cluster_name(&env).map_err(|why| trouble(why.to_string()))?;
         let exit = ExitCodes::from_env(&env).map_err(|why| trouble(why.to_string()))?;
-        let granted = config.slurm.user_policy().grant(&Asked::from_env(&env), config.requeue.default);
+        let asked = Asked::from_env(&env);
+        let granted = config.slurm.user_policy().grant(&asked, config.requeue.default);
         let name = match (number(&env, "SLURM_ARRAY_JOB_ID"), number(&env, "SLURM_ARRAY_TASK_ID")) {
             (Some(array), Some(task)) => JobRef::member(array, task),
             _ => JobRef::plain(job.id),
@@ -102,6 +105,7 @@ impl Call {
             name,
             exit,
             consent: granted.requeue,
+            asked: asked.requeue,
             client,
             ledger,
             own,

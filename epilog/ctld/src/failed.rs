@@ -11,6 +11,7 @@ use railgate_slurm::{
 
 use crate::call::Call;
 use crate::evidence::{Gathered, gather, hung_on, states};
+use crate::expedited;
 use crate::kept_log::keeps_log;
 use crate::record::{Record, blamed, budget, decision, entry, not_counted};
 use crate::requeued;
@@ -20,21 +21,25 @@ use crate::wait::{for_nodes, turn};
 /// Longest time that Slurm needs to requeue a job whose prolog failed.
 const SLURMS_OWN: Duration = Duration::from_secs(1);
 
-pub(crate) fn handle(call: &Call) {
-    let turn = turn(call);
+pub(crate) fn handle(mut call: Call) {
+    let turn = turn(&call);
     let answer = call.client.job(&call.name);
     drop(turn);
     let job = match answer {
         Ok(job) => job,
-        Err(why) => return leave(call, format!("its state is unknown: {why}"), None),
+        Err(why) => return leave(&call, format!("its state is unknown: {why}"), None),
     };
     let Some(leader) = job.first() else { return };
+    call.consent = expedited::consent(&call, leader);
+    let call = &call;
     if put_back_already(call, leader) {
         return requeued::explain(call, leader);
     }
     if let Err(why) = allowed(call, leader, call.consent, false).or_else(|why| after_signal(call, &job, why))
     {
-        return if_not_refused(call, |refused| leave(call, format!("{refused}{why}"), Some(leader)));
+        return if_not_refused(call, |refused| {
+            leave(call, expedited::end(call, leader, format!("{refused}{why}")), Some(leader));
+        });
     }
     let waited = for_nodes(call, job);
     let Some(leader) = waited.job.first() else { return };
@@ -46,7 +51,9 @@ pub(crate) fn handle(call: &Call) {
         tracing::warn!(job = %call.name, "{problem}");
     }
     let settled = |refused: String| {
-        let (what, mut why, used) = settle(call, leader, &found);
+        // What is missing may be the node whose epilog failed.
+        let complete = waited.missing.is_none() && found.untold.is_none();
+        let (what, mut why, used) = settle(call, leader, &found, complete);
         for missing in waited.missing.iter().chain(&found.untold) {
             why = format!("{why} ({missing})");
         }
@@ -118,8 +125,8 @@ fn discounted(call: &Call, job: &JobState, found: &Gathered) -> Vec<Discounted> 
     found.evidence.iter().filter_map(of).collect()
 }
 
-/// Decides, and carries out the decision.
-fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, String, Used) {
+/// Decides, and carries out the decision. `complete`: all nodes have reported.
+fn settle(call: &Call, job: &JobState, found: &Gathered, complete: bool) -> (DecisionKind, String, Used) {
     let config = &call.config.requeue;
     let ran = ran(job);
     let used = match budget(call, call.job.restarts, ran) {
@@ -159,11 +166,17 @@ fn settle(call: &Call, job: &JobState, found: &Gathered) -> (DecisionKind, Strin
     }
     let counted = Used { deaths: used.deaths + 1, ..used };
     match decided {
+        Decision::Leave { why } if complete => (DecisionKind::Left, expedited::end(call, job, why), used),
         Decision::Leave { why } => (DecisionKind::Left, why, used),
         Decision::Hold { why } => match requeue_held(&call.client, &call.name, &why) {
             Ok(()) => (DecisionKind::Held, why, counted),
             Err(failed) => (DecisionKind::Failed, format!("{why}, but: {failed}"), counted),
         },
+        Decision::Requeue { exclude, why }
+            if exclude.is_empty() && expedited::restarts(call, job, &found.evidence) =>
+        {
+            (DecisionKind::RequeuedBySlurm, format!("{why}; {}", expedited::FIRST), counted)
+        }
         Decision::Requeue { exclude, why } => {
             let note = format!("attempt {} failed, {why}", call.job.restarts);
             let how =
@@ -223,7 +236,7 @@ mod tests {
         let scene = died();
         // The epilogs of two nodes still run, then of one, then of none.
         scene.jobs(&[job(&[("NodeList", "n[1-2]")]), job(&[("NodeList", "n2")]), job(&[])]);
-        handle(&scene.call());
+        handle(scene.call());
         let changes = scene.changes();
         assert_eq!(changes[0], "requeue 7");
         assert!(
@@ -241,19 +254,19 @@ mod tests {
         let mut scene = died();
         scene.set("SLURM_ARRAY_JOB_ID", "7");
         scene.set("SLURM_ARRAY_TASK_ID", "3");
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.changes()[0], "requeue 7_3");
     }
 
     #[test]
     fn without_evidence_or_consent_a_job_is_not_requeued() {
         let scene = Scene::new("256", "0");
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty() && scene.ledger().is_empty());
         let mut scene = died();
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
         scene.set("SLURM_JOB_EXIT_CODE", "512");
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
         // A drain that names other jobs, or that is older than this run.
         for reason in [
@@ -263,12 +276,12 @@ mod tests {
         ] {
             let scene = died();
             scene.file("nodes", &node("n2", "IDLE+DRAIN", reason));
-            handle(&scene.call());
+            handle(scene.call());
             assert!(scene.changes().is_empty(), "{reason}");
         }
         let scene = died();
         scene.file("nodes", &node("n2", "IDLE+DRAIN", LOST).replace("T01:10:01", "T00:10:01"));
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
     }
 
@@ -281,13 +294,13 @@ mod tests {
             scene
         };
         let scene = on_one_node();
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.changes()[0], "requeue 7");
 
         let mut scene = on_one_node();
         scene.requeue.without_gpus = false;
         scene.set("SLURM_JOB_EXIT_CODE", "512");
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"], "no node is asked, and none waited for");
     }
 
@@ -296,7 +309,7 @@ mod tests {
         let mut scene = died();
         scene.set("SLURM_JOB_EXIT_CODE", "512");
         scene.jobs(&[job(&[("NodeList", "n[1-2]"), ("Reason", "OutOfMemory")])]);
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
     }
 
@@ -311,7 +324,7 @@ mod tests {
         };
         for status in ["36608", "15", "9"] {
             let scene = hung(status, "ended");
-            handle(&scene.call());
+            handle(scene.call());
             assert_eq!(scene.changes()[0], "requeue 7", "{status}");
             let ledger = scene.ledger();
             assert_eq!((ledger.len(), ledger[0].event), (1, Event::Death));
@@ -322,23 +335,23 @@ mod tests {
         // Named and not ended; ended and started again in the allocation; ended long before; an earlier attempt; no consent.
         for (status, stage) in [("15", "hangs"), ("256", "restarted")] {
             let scene = hung(status, stage);
-            handle(&scene.call());
+            handle(scene.call());
             assert!(scene.changes().is_empty(), "{stage}");
         }
         let scene = hung("256", "ended");
         scene.jobs(&[job(&[("StartTime", "2026-11-21T01:09:55")])]);
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
         let scene = hung("36608", "ended");
         scene.file(
             "nodes",
             &std::fs::read_to_string(scene.path("nodes")).unwrap().replace("01:09:50Z", "00:50:00Z"),
         );
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
         let mut scene = hung("36608", "ended");
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
     }
 
@@ -346,11 +359,11 @@ mod tests {
     fn a_job_whose_log_would_be_truncated_is_not_requeued() {
         let scene = died();
         scene.file("config", "JobFileAppend           = 0\n");
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
         assert_eq!(scene.ledger()[0].event, Event::Left);
         scene.file("script", "#!/bin/sh\n#SBATCH --open-mode=append\n");
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.changes()[0], "requeue 7");
     }
 
@@ -364,17 +377,96 @@ mod tests {
             for earlier in 0..attempt {
                 call.ledger.append(&entry(&call, Event::Death, earlier, None, Vec::new(), "")).unwrap();
             }
-            handle(&call);
+            handle(call);
             let expected = if attempt < 3 { "requeue 7" } else { "requeuehold 7" };
             assert_eq!(scene.changes()[0], expected, "{attempt}");
         }
+    }
+
+    /// A job of `--requeue=expedite` without `--railgate-requeue`, which a lost GPU ended.
+    fn expedited() -> Scene {
+        let mut scene = died();
+        scene.env.remove(std::ffi::OsStr::new("SPANK_RAILGATE_REQUEUE"));
+        scene.requeue.expedite = true;
+        scene.jobs(&[job(&[("ExpeditedRequeue", "Yes")])]);
+        scene
+    }
+
+    #[test]
+    fn slurm_restarts_an_expedited_job_whose_node_failed() {
+        let scene = expedited();
+        handle(scene.call());
+        assert!(scene.changes().is_empty(), "{:?}", scene.changes());
+        assert_eq!(scene.ledger()[0].event, Event::Death, "it counts");
+        // A node that takes jobs is excluded, which only an own requeue can do.
+        let hung = expedited();
+        let comment = " Comment=railgate: hangs: 7 ended 2026-11-21T01:09:50Z\n";
+        hung.file("nodes", &(node("n1", "IDLE", "").replace('\n', comment) + &node("n2", "IDLE", "")));
+        handle(hung.call());
+        assert_eq!(hung.changes()[0], "requeue 7");
+        let mut off = expedited();
+        off.requeue.expedite = false;
+        off.set("SPANK_RAILGATE_REQUEUE", "auto");
+        handle(off.call());
+        assert_eq!(off.changes()[0], "requeue 7");
+    }
+
+    #[test]
+    fn an_expedited_job_that_failed_by_itself_is_cancelled() {
+        let fit = |scene: &Scene| scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "IDLE", "")));
+        let cancelled = ["scontrol requeuehold 7", "scancel 7"];
+        let acts = |scene: &Scene| -> Vec<String> {
+            let calls = scene.calls().into_iter();
+            calls.filter(|call| call.contains("scancel") || call.contains("requeue")).collect()
+        };
+        let scene = expedited();
+        fit(&scene);
+        handle(scene.call());
+        assert_eq!(acts(&scene), cancelled);
+        // Known before the nodes are asked.
+        let mut scene = expedited();
+        scene.requeue.without_gpus = false;
+        scene.jobs(&[job(&[("ExpeditedRequeue", "Yes"), ("TresPerNode", "(null)")])]);
+        scene.set("SLURM_JOB_EXIT_CODE", "512");
+        handle(scene.call());
+        assert_eq!(acts(&scene), cancelled);
+        // Slurm does not hold these, or was told otherwise, or not all nodes have answered.
+        let mut never = expedited();
+        never.set("SPANK_RAILGATE_REQUEUE", "never");
+        let mut report = expedited();
+        report.acting = Acting::Forbidden("report mode".to_owned());
+        let mut signal = expedited();
+        signal.set("SLURM_JOB_EXIT_CODE", "9");
+        let pending = expedited();
+        pending.jobs(&[job(&[("ExpeditedRequeue", "Yes"), ("JobState", "PENDING")])]);
+        let mut silent = expedited();
+        silent.requeue.wait = std::time::Duration::from_millis(200);
+        silent.jobs(&[job(&[("ExpeditedRequeue", "Yes"), ("NodeList", "n[1-2]")])]);
+        for scene in [never, report, signal, pending, silent] {
+            fit(&scene);
+            handle(scene.call());
+            assert!(acts(&scene).is_empty(), "{:?}", acts(&scene));
+        }
+    }
+
+    #[test]
+    fn an_expedited_job_beyond_its_budget_is_held() {
+        let mut scene = expedited();
+        scene.set("SLURM_JOB_RESTART_COUNT", "3");
+        scene.jobs(&[job(&[("ExpeditedRequeue", "Yes"), ("Restarts", "3")])]);
+        let call = scene.call();
+        for earlier in 0..3 {
+            call.ledger.append(&entry(&call, Event::Death, earlier, None, Vec::new(), "")).unwrap();
+        }
+        handle(call);
+        assert_eq!(scene.changes()[0], "requeuehold 7");
     }
 
     #[test]
     fn without_a_ledger_no_job_is_requeued() {
         let scene = died();
         std::fs::create_dir(scene.path("ledger.jsonl")).unwrap();
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
     }
 
@@ -382,7 +474,7 @@ mod tests {
     fn in_report_mode_nothing_is_changed() {
         let mut scene = died();
         scene.acting = Acting::Forbidden("report mode".to_owned());
-        handle(&scene.call());
+        handle(scene.call());
         assert!(scene.changes().is_empty());
         assert!(scene.ledger()[0].why.contains("would be requeued, but report mode"));
     }
@@ -395,7 +487,7 @@ mod tests {
         let waiters = scene.path("waiters");
         std::fs::create_dir(&waiters).unwrap();
         let taken = railgate_fsutil::FileLock::try_take(&waiters.join("0")).unwrap().unwrap();
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.calls().iter().filter(|call| call.contains("show job")).count(), 1);
         assert_eq!(scene.changes()[0], "requeue 7", "what is known already counts");
         drop(taken);
@@ -405,7 +497,7 @@ mod tests {
     fn without_an_answer_of_slurmctld_the_job_is_left_alone() {
         let scene = died();
         scene.file("dead", "");
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.calls().len(), 1);
         assert!(scene.ledger().is_empty());
     }

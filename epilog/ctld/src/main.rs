@@ -51,6 +51,7 @@ mod call;
 mod ended_job;
 mod ends;
 mod evidence;
+mod expedited;
 mod failed;
 mod kept_log;
 mod old_notes;
@@ -95,8 +96,8 @@ fn main() -> ExitCode {
         // Before waiting below, since the process that works the notes off also waits.
         sum_up::leave_note(&places, &env);
         match Call::enter(places, env) {
-            Ok(call) if call.exit.job == Some(0) => requeued::handle(&call),
-            Ok(call) => failed::handle(&call),
+            Ok(call) if call.exit.job == Some(0) => requeued::handle(call),
+            Ok(call) => failed::handle(call),
             Err(Nothing::Quiet) => {}
             Err(Nothing::Trouble(why)) => {
                 start_stderr(railgate_runner::LogLevel::Info);

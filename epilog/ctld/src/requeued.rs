@@ -11,6 +11,7 @@ use railgate_slurm::{
 
 use crate::call::{Call, now};
 use crate::evidence::{states, states_of};
+use crate::expedited;
 use crate::record::{Down, Record, budget, decision, entry, not_counted, seen};
 use crate::tally;
 use crate::wait;
@@ -32,12 +33,14 @@ enum By {
 }
 
 /// Exit code 0 of a job that was restarted before: it either succeeded or was requeued.
-pub(crate) fn handle(call: &Call) {
+pub(crate) fn handle(mut call: Call) {
     let job = match call.client.job(&call.name) {
         Ok(job) => job,
         Err(why) => return tracing::warn!(job = %call.name, "{why}"),
     };
     let Some(job) = job.first() else { return };
+    call.consent = expedited::consent(&call, job);
+    let call = &call;
     if !has_ended(job) {
         return explain(call, job);
     }
@@ -294,7 +297,7 @@ mod tests {
         scene.jobs(&[waiting("1")]);
         let reason = "railgate: gpu-lost@3: off bus; reboot [prolog job=7]";
         scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", "IDLE+DRAIN", reason)));
-        handle(&scene.call());
+        handle(scene.call());
         let ledger = scene.ledger();
         assert_eq!((ledger.len(), ledger[0].event, ledger[0].attempt), (1, Event::Move, 0));
         let changes = scene.changes();
@@ -303,7 +306,7 @@ mod tests {
         for restarts in 2..15_u32 {
             scene.set("SLURM_JOB_RESTART_COUNT", &restarts.to_string());
             scene.jobs(&[waiting(&restarts.to_string())]);
-            handle(&scene.call());
+            handle(scene.call());
         }
         let changes = scene.changes();
         assert!(changes.contains(&"update JobId=7 StartTime=now+30".to_owned()), "{changes:?}");
@@ -316,13 +319,13 @@ mod tests {
         let scene = Scene::new("0", "1");
         scene.jobs(&[waiting("1").replace("LastSchedEval=2026-11-21T01:00:00", "LastSchedEval=Unknown")]);
         scene.file("nodes.next", &(node("n1", "IDLE", "") + &node("n2", "IDLE+DRAIN", "Prolog error")));
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.ledger()[0].event, Event::Move);
         // A job that ran for days was not in its prologs.
         let scene = Scene::new("0", "1");
         scene.jobs(&[waiting("1")]);
         scene.file("nodes.next", &node("n2", "IDLE+DRAIN", "Prolog error"));
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.ledger()[0].event, Event::Requeued);
     }
 
@@ -335,7 +338,7 @@ mod tests {
         scene.file("nodes", &node("n2", "IDLE+DRAIN", reason));
         // At the first query it is not requeued yet.
         scene.jobs(&[job(&[]), waiting("1")]);
-        crate::failed::handle(&scene.call());
+        crate::failed::handle(scene.call());
         let ledger = scene.ledger();
         assert_eq!((ledger.len(), ledger[0].event, ledger[0].attempt), (1, Event::Move, 0));
         assert!(scene.changes().iter().all(|change| change.contains("AdminComment=")));
@@ -351,7 +354,7 @@ mod tests {
             scene.set("SLURM_JOB_RESTART_COUNT", &attempt.to_string());
             scene.jobs(&[waiting(&(attempt + 1).to_string())
                 .replace("LastSchedEval=2026-11-21T01:00:00", "LastSchedEval=Unknown")]);
-            handle(&scene.call());
+            handle(scene.call());
             let held = scene.changes().iter().any(|change| change == "uhold 7");
             assert_eq!(held, attempt == 3, "{attempt}: {:?}", scene.changes());
         }
@@ -366,7 +369,7 @@ mod tests {
         scene.jobs(&[waiting("2")]);
         let call = scene.call();
         std::fs::write(call.own.join("ledger.jsonl"), "{\"event\":\"death\",\"job\":7,\"na\n").unwrap();
-        handle(&call);
+        handle(call);
         assert!(scene.changes().contains(&"uhold 7".to_owned()), "{:?}", scene.changes());
         let ledger = scene.ledger();
         assert_eq!((ledger.len(), ledger[0].event), (1, Event::Held));
@@ -374,7 +377,7 @@ mod tests {
         // Released by a person who has seen the reason: counting starts there.
         scene.set("SLURM_JOB_RESTART_COUNT", "2");
         scene.jobs(&[waiting("3")]);
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.ledger().last().map(|entry| entry.event), Some(Event::NodeFail));
     }
 
@@ -383,7 +386,7 @@ mod tests {
         let mut scene = Scene::new("0", "9");
         scene.set("SPANK_RAILGATE_REQUEUE", "never");
         scene.jobs(&[waiting("10")]);
-        handle(&scene.call());
+        handle(scene.call());
         assert!(!scene.changes().iter().any(|change| change.contains("hold")));
     }
 
@@ -391,7 +394,7 @@ mod tests {
     fn a_requeue_by_a_user_does_not_count_against_the_budget() {
         let scene = Scene::new("0", "1");
         scene.jobs(&[waiting("1")]);
-        handle(&scene.call());
+        handle(scene.call());
         assert_eq!(scene.ledger()[0].event, Event::Requeued);
         assert!(scene.changes().is_empty());
     }
@@ -403,7 +406,7 @@ mod tests {
             scene.jobs(&[waiting("1").replace("NodeList= ", &format!("NodeList= BatchHost={host} "))]);
             scene.file("nodes", &node("n1", "IDLE", ""));
             scene.file("nodes.next", &node("n0", "DOWN", "Not responding"));
-            handle(&scene.call());
+            handle(scene.call());
             let ledger = scene.ledger();
             assert_eq!((ledger.len(), ledger[0].event), (1, wants), "{ledger:?}");
             if wants == Event::NodeFail {
@@ -429,7 +432,7 @@ mod tests {
             call.ledger.append(&entry(&call, Event::Requeued, 0, None, Vec::new(), "by hand")).unwrap();
             scene.file("nodes", &(node("n1", "IDLE", "") + &node("n2", second, "")));
             scene.jobs(&[waiting("2").replace("JobState=COMPLETING", &format!("JobState={state}"))]);
-            handle(&call);
+            handle(call);
             let events: Vec<Event> = scene.ledger().iter().map(|entry| entry.event).collect();
             assert_eq!(events, [Event::Requeued, wants], "{second} {state}");
         }
@@ -450,12 +453,12 @@ mod tests {
             scene.file("nodes", &(node("n1", "IDLE", "") + &n2));
             scene.set("SLURM_JOB_RESTART_COUNT", "1");
             scene.jobs(&[job(&[("Reason", "None"), ("Restarts", "1")])]);
-            handle(&scene.call());
+            handle(scene.call());
             let wants = if down_since.is_some() { Event::NodeFail } else { Event::Requeued };
             let events: Vec<Event> = scene.ledger().iter().map(|entry| entry.event).collect();
             assert_eq!(events, [wants], "{:?}", scene.ledger());
             // A second call adds nothing.
-            handle(&scene.call());
+            handle(scene.call());
             assert_eq!(scene.ledger().len(), 1);
         }
     }
@@ -466,7 +469,7 @@ mod tests {
         let call = scene.call();
         call.ledger.append(&entry(&call, Event::Death, 0, None, Vec::new(), "")).unwrap();
         scene.jobs(&[job(&[("Reason", "None"), ("Restarts", "1")])]);
-        handle(&call);
+        handle(call);
         assert_eq!(scene.calls(), ["scontrol -o show job 7"]);
         assert_eq!(scene.ledger().len(), 1);
     }

@@ -66,6 +66,7 @@ pub(crate) fn job(more: &[(&str, &str)]) -> String {
         ("JobState", "COMPLETING"),
         ("Reason", "NonZeroExitCode"),
         ("Requeue", "1"),
+        ("ExpeditedRequeue", "No"),
         ("Restarts", "0"),
         ("BatchFlag", "1"),
         ("TimeLimit", "1-00:00:00"),
@@ -102,7 +103,7 @@ impl Scene {
     pub(crate) fn new(exit: &str, restarts: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join("bin")).unwrap();
-        for name in ["scontrol", "squeue", "sacct", "sacctmgr"] {
+        for name in ["scontrol", "scancel", "squeue", "sacct", "sacctmgr"] {
             let file = place.path().join("bin").join(name);
             fs::write(&file, SCONTROL.replace("@HERE@", &place.path().display().to_string())).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();

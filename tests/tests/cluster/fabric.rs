@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use railgate_launch::{BadTopology, Place, Shape, Topology, topology_lines, topology_yaml};
-use railgate_tests::cluster::{Builder, Cluster, SLURM_ROOT, own_program, slurm_release};
+use railgate_tests::cluster::{Builder, Cluster, own_program};
 use railgate_tests::{poll, skipped};
 use serde_json::Value;
+
+use crate::training::since;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const NODES: usize = 64;
@@ -218,12 +220,6 @@ fn placed_together(cluster: &Cluster, words: &[&str]) -> Result<()> {
 fn slurm_with(file: &str, topology: &str) -> Builder {
     let builder = Builder::new(4).plain().file(Path::new("/etc/slurm").join(file), topology);
     builder.slurm_conf("NodeName", "gn[5-64] NodeAddr=10.77.1.[5-64] State=DOWN")
-}
-
-/// Whether the Slurm under test is this release or a newer one.
-fn since(release: (u32, u32)) -> Result<bool> {
-    let root = std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    Ok(slurm_release(&root)? >= release)
 }
 
 /// `railgate launch` finds the switches of nodes in this text of Slurm or of `railgate fabric`.

@@ -12,6 +12,7 @@ mod controller_away;
 mod cpu_nodes;
 mod doctor;
 mod endings;
+mod expedited;
 mod fabric;
 mod first_error;
 mod fleet;

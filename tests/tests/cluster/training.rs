@@ -1,9 +1,10 @@
 //! Jobs like a training: the first attempt runs until the test ends it, later ones complete.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use railgate_tests::cluster::{Cluster, Session};
+use railgate_tests::cluster::{Cluster, SLURM_ROOT, Session, slurm_release};
 use railgate_tests::poll;
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
@@ -11,7 +12,14 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// Allows every drain, so that a test does not depend on the size of its cluster.
 pub(crate) const ALL_MAY_DRAIN: &str = "breaker = { max_nodes = 100, max_percent = 100.0, partition_max_nodes = 100, partition_max_percent = 100.0 }";
 
-const WORK: &str = "\
+/// Whether the Slurm under test is this release or a newer one.
+pub(crate) fn since(release: (u32, u32)) -> Result<bool> {
+    let root = std::env::var_os(SLURM_ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    Ok(slurm_release(&root)? >= release)
+}
+
+/// Runs until the test ends it; later attempts complete.
+pub(crate) const WORK: &str = "\
 attempt=${SLURM_RESTART_COUNT:-0}
 echo attempt $attempt on $SLURM_JOB_NODELIST
 [ $attempt = 0 ] || exit 0

@@ -21,6 +21,8 @@ pub struct JobState {
     pub reason: String,
     /// `Requeue`: Slurm may start it again.
     pub requeue: bool,
+    /// `ExpeditedRequeue`: submitted with `--requeue=expedite` (25.11 and later).
+    pub expedited: bool,
     /// `BatchFlag`.
     pub batch: bool,
     /// `Restarts`.
@@ -108,6 +110,7 @@ fn job(record: &str) -> Result<JobState, String> {
         state: field("JobState")?.to_owned(),
         reason: field("Reason")?.to_owned(),
         requeue: number("Requeue")? != 0,
+        expedited: only(record, "ExpeditedRequeue")? == Some("Yes"),
         batch: number("BatchFlag")? != 0,
         restarts: number("Restarts")?,
         submitted: time(optional("SubmitTime")?),

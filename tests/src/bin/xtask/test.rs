@@ -24,13 +24,14 @@ const CLUSTERS: &str = "4";
 
 /// Differences between Slurm releases (`docs/slurm-releases.md`) and the tests that cover them. A full run repeats these tests on
 /// the newest release; all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
-const DIFFERENT: [(&str, &str); 15] = [
+const DIFFERENT: [(&str, &str); 16] = [
     ("SPANK: one plugin file for each release, its options and hooks", "plugin::"),
     ("variables of prolog and epilog; consequences of a failed prolog", "gate::"),
     ("srun, salloc and --no-requeue after a failed prolog", "unfit::"),
     ("EpilogSlurmctld's variables, delay of a requeued job", "requeue::a_job_whose_gpu_dies"),
     ("the exit status of an attempt whose node died", "node_death::a_job_survives"),
     ("MaxBatchRequeue", "node_death::a_job_moved_ten_times"),
+    ("sbatch --requeue=expedite", "expedited::"),
     ("reconfiguring while a prolog runs", "controller_away::reconfiguring"),
     ("the steps' exit code in the epilog", "profiler::"),
     ("srun with a list of nodes; a step on a node that died", "launch::a_spare_takes"),

@@ -1,0 +1,59 @@
+//! Jobs of `sbatch --requeue=expedite` (25.11 and later) where `[requeue] expedite` is set.
+//!
+//! After an exit code other than 0, and once all epilogs have ended, Slurm itself restarts such a job, without delay and
+//! before all jobs that wait, if the epilog of a node failed, and holds it otherwise. A node's epilog fails after it has drained the node for a
+//! fault under the job. Slurm does neither before this program returns.
+
+use railgate_slurm::{Acting, Channel, Consent, JobState, NodeEvidence, SlurmError, Weight, weigh};
+
+use crate::call::Call;
+
+/// For the decision about a job that Slurm restarts.
+pub(crate) const FIRST: &str = "Slurm restarts it without delay (--requeue=expedite)";
+/// For the decision about a job that Slurm would hold.
+const CANCELLED: &str = "the job was cancelled, since Slurm would hold it (--requeue=expedite)";
+
+/// The owner's choice about requeueing: `--requeue=expedite` asks for restarts unless `--railgate-requeue` is given.
+pub(crate) fn consent(call: &Call, job: &JobState) -> Consent {
+    let asked = call.config.requeue.expedite && job.expedited;
+    if asked { call.asked.unwrap_or(Consent::Auto) } else { call.consent }
+}
+
+/// Whether Slurm restarts the job by itself: root names a job in a drain reason of phase `epilog` only from an epilog
+/// that then fails.
+pub(crate) fn restarts(call: &Call, job: &JobState, evidence: &[NodeEvidence]) -> bool {
+    let from_epilog = |item: &NodeEvidence| {
+        item.channel == Channel::DrainReason && weigh(item, job, &call.config.requeue) == Weight::Counts
+    };
+    judges(call, job) && evidence.iter().any(from_epilog)
+}
+
+/// Ends a job that is not restarted, and that Slurm would hold. Returns the explanation with what was done.
+pub(crate) fn end(call: &Call, job: &JobState, why: String) -> String {
+    if !judges(call, job) {
+        return why;
+    }
+    // Slurm cancels no job that failed and is still completing, but one that was requeued. Held before: it must not
+    // start again if this program ends between the two.
+    let cancel = || -> Result<(), SlurmError> {
+        call.client.requeue_hold(&call.name)?;
+        call.client.cancel(&call.name)
+    };
+    match cancel() {
+        Ok(()) => format!("{why}; {CANCELLED}"),
+        Err(failed) => format!("{why}; Slurm holds the job (--requeue=expedite), cancel it: {failed}"),
+    }
+}
+
+/// Whether Slurm's own rule applies to the job, and railgate may act by it.
+fn judges(call: &Call, job: &JobState) -> bool {
+    let exited = call.exit.code().is_some_and(|code| code != 0);
+    exited
+        && call.config.requeue.expedite
+        && job.expedited
+        && job.requeue
+        && job.restarts == call.job.restarts
+        && !job.state.contains("PENDING")
+        && call.asked != Some(Consent::Never)
+        && call.acting == Acting::Allowed
+}
