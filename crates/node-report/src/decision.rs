@@ -64,6 +64,8 @@ pub enum DecisionKind {
     Held,
     /// Not requeued.
     Left,
+    /// Not requeued, and cancelled, because Slurm would have held it (`sbatch --requeue=expedite`). Slurm counts a restart.
+    Cancelled,
     /// The requeue failed; `why` has the error.
     Failed,
 }
@@ -76,7 +78,7 @@ impl DecisionKind {
             | DecisionKind::RequeuedBySlurm
             | DecisionKind::Moved
             | DecisionKind::Held => true,
-            DecisionKind::Left | DecisionKind::Failed => false,
+            DecisionKind::Left | DecisionKind::Cancelled | DecisionKind::Failed => false,
         }
     }
 
@@ -87,7 +89,7 @@ impl DecisionKind {
             DecisionKind::RequeuedBySlurm => "Slurm requeued the job",
             DecisionKind::Moved => "Slurm requeued the job",
             DecisionKind::Held => "railgate held the job",
-            DecisionKind::Left => "the job was not requeued",
+            DecisionKind::Left | DecisionKind::Cancelled => "the job was not requeued",
             DecisionKind::Failed => "the job could not be requeued",
         }
     }

@@ -153,6 +153,25 @@ fn grouped(lines: &[RankLine], attempt: u32, of: LineOf) -> Vec<Group> {
     groups.finish()
 }
 
+/// Slurm's view, as of the end of the last run: of a job that the controller requeued in order to cancel it, Slurm shows an attempt that
+/// never ran.
+fn of_last_run(view: SlurmView, last_run: Option<&Decision>) -> SlurmView {
+    let cancelled = |decision: &&Decision| decision.what == DecisionKind::Cancelled;
+    let Some(decision) = last_run.filter(cancelled) else { return view };
+    if view.restarts.is_some_and(|restarts| restarts != decision.attempt + 1) {
+        return view;
+    }
+    SlurmView {
+        state: "FAILED".to_owned(),
+        reason: "NonZeroExitCode".to_owned(),
+        restarts: Some(decision.attempt),
+        exit: decision.exit_status.map(|status| (status >> 8 & 0xff, status & 0x7f)),
+        start: None,
+        end: Some(decision.time),
+        ..view
+    }
+}
+
 /// A missing node report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
@@ -220,6 +239,8 @@ impl JobReport {
             let attempt = by_attempt.entry(decision.attempt).or_insert_with(|| empty(decision.attempt));
             attempt.decision = Some(decision);
         }
+        let last_run = by_attempt.values().next_back().and_then(|attempt| attempt.decision.as_ref());
+        let slurm = slurm.map(|view| of_last_run(view, last_run));
         // Slurm counts restarts: an attempt without any report still counts.
         let recorded = parts.ends.iter().map(|end| end.attempt);
         let known = by_attempt.keys().copied().chain(recorded).max();
@@ -493,10 +514,11 @@ fn lacking(attempt: &Attempt, job: u32, local_dir: &str) -> Vec<Missing> {
 #[cfg(test)]
 mod tests {
     use railgate_node_report::LaunchStart;
+    use railgate_node_report::testing::decision;
     use serde_json::json;
 
     use super::*;
-    use crate::testing::large;
+    use crate::testing::{large, merged};
     use crate::{brief, html, redacted, text};
 
     #[test]
@@ -509,6 +531,24 @@ mod tests {
         assert_eq!(outcome(EndKind::Cancelled, Some(15)), Outcome::CutOff);
         assert_eq!(outcome(EndKind::Preempted, Some(15)), Outcome::CutOff);
         assert_eq!(outcome(EndKind::Requeued, Some(0)), Outcome::Good);
+    }
+
+    #[test]
+    fn a_job_that_the_controller_cancelled_failed_and_has_no_attempt_that_never_ran() {
+        let of = |what, restarts| {
+            let nodes = large(2).attempts.remove(0).nodes;
+            let view = SlurmView { state: "CANCELLED".to_owned(), restarts, ..SlurmView::default() };
+            let decisions = vec![decision(0, what, 256)];
+            let report = merged(nodes, decisions, Some(view));
+            (report.attempts.len(), report.ended.kind)
+        };
+        for restarts in [Some(1), None] {
+            let (attempts, ended) = of(DecisionKind::Cancelled, restarts);
+            assert_eq!((attempts, ended == EndKind::Cancelled), (1, false), "{restarts:?}");
+        }
+        // Requeued by its owner after that, and cancelled there.
+        assert_eq!(of(DecisionKind::Cancelled, Some(2)), (3, EndKind::Cancelled));
+        assert_eq!(of(DecisionKind::Left, Some(1)), (2, EndKind::Cancelled));
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! before all jobs that wait, if the epilog of a node failed, and holds it otherwise. A node's epilog fails after it has drained the node for a
 //! fault under the job. Slurm does neither before this program returns.
 
+use railgate_node_report::DecisionKind;
 use railgate_slurm::{Acting, Channel, Consent, JobState, NodeEvidence, SlurmError, Weight, weigh};
 
 use crate::call::Call;
 
 /// For the decision about a job that Slurm restarts.
-pub(crate) const FIRST: &str = "Slurm restarts it without delay (--requeue=expedite)";
+pub(crate) const RESTARTED: &str = "Slurm restarts it without delay (--requeue=expedite)";
 /// For the decision about a job that Slurm would hold.
 const CANCELLED: &str = "the job was cancelled, since Slurm would hold it (--requeue=expedite)";
 
@@ -28,10 +29,10 @@ pub(crate) fn restarts(call: &Call, job: &JobState, evidence: &[NodeEvidence]) -
     judges(call, job) && evidence.iter().any(from_epilog)
 }
 
-/// Ends a job that is not restarted, and that Slurm would hold. Returns the explanation with what was done.
-pub(crate) fn end(call: &Call, job: &JobState, why: String) -> String {
+/// Ends a job that is not restarted, and that Slurm would hold. Returns the decision, and its explanation with what was done.
+pub(crate) fn end(call: &Call, job: &JobState, why: String) -> (DecisionKind, String) {
     if !judges(call, job) {
-        return why;
+        return (DecisionKind::Left, why);
     }
     // Slurm cancels no job that failed and is still completing, but one that was requeued. Held before: it must not
     // start again if this program ends between the two.
@@ -40,8 +41,13 @@ pub(crate) fn end(call: &Call, job: &JobState, why: String) -> String {
         call.client.cancel(&call.name)
     };
     match cancel() {
-        Ok(()) => format!("{why}; {CANCELLED}"),
-        Err(failed) => format!("{why}; Slurm holds the job (--requeue=expedite), cancel it: {failed}"),
+        Ok(()) => (DecisionKind::Cancelled, format!("{why}; {CANCELLED}")),
+        Err(failed) => {
+            let why = format!(
+                "{why}; Slurm holds the job (--requeue=expedite) until it is cancelled, which failed: {failed}"
+            );
+            (DecisionKind::Left, why)
+        }
     }
 }
 

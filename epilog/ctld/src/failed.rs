@@ -27,7 +27,7 @@ pub(crate) fn handle(mut call: Call) {
     drop(turn);
     let job = match answer {
         Ok(job) => job,
-        Err(why) => return leave(&call, format!("its state is unknown: {why}"), None),
+        Err(why) => return leave(&call, (DecisionKind::Left, format!("its state is unknown: {why}")), None),
     };
     let Some(leader) = job.first() else { return };
     call.consent = expedited::consent(&call, leader);
@@ -96,10 +96,10 @@ fn if_not_refused(call: &Call, otherwise: impl FnOnce(String)) {
     }
 }
 
-fn leave(call: &Call, why: String, job: Option<&JobState>) {
+fn leave(call: &Call, (what, why): (DecisionKind, String), job: Option<&JobState>) {
     let record = Record {
         attempt: call.job.restarts,
-        what: DecisionKind::Left,
+        what,
         why,
         state: job.map(shown),
         request: job.map(|job| job.request.clone()).unwrap_or_default(),
@@ -166,7 +166,10 @@ fn settle(call: &Call, job: &JobState, found: &Gathered, complete: bool) -> (Dec
     }
     let counted = Used { deaths: used.deaths + 1, ..used };
     match decided {
-        Decision::Leave { why } if complete => (DecisionKind::Left, expedited::end(call, job, why), used),
+        Decision::Leave { why } if complete => {
+            let (what, why) = expedited::end(call, job, why);
+            (what, why, used)
+        }
         Decision::Leave { why } => (DecisionKind::Left, why, used),
         Decision::Hold { why } => match requeue_held(&call.client, &call.name, &why) {
             Ok(()) => (DecisionKind::Held, why, counted),
@@ -175,7 +178,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered, complete: bool) -> (Dec
         Decision::Requeue { exclude, why }
             if exclude.is_empty() && expedited::restarts(call, job, &found.evidence) =>
         {
-            (DecisionKind::RequeuedBySlurm, format!("{why}; {}", expedited::FIRST), counted)
+            (DecisionKind::Requeued, format!("{why}; {}", expedited::RESTARTED), counted)
         }
         Decision::Requeue { exclude, why } => {
             let note = format!("attempt {} failed, {why}", call.job.restarts);

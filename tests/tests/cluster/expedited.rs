@@ -51,7 +51,7 @@ fn slurm_restarts_a_job_at_once_after_a_nodes_fault() -> Result<()> {
         let told = one_line(&report_with(&alice, id, "restart 1 of 3")?);
         in_order(&told, &[
             "completed, 2 attempts",
-            "Slurm requeued the job: gpu-lost@3 on gn2; restart 1 of 3; Slurm restarts it without delay (--requeue=expedite)",
+            "railgate requeued the job: gpu-lost@3 on gn2; restart 1 of 3; Slurm restarts it without delay (--requeue=expedite)",
         ]);
         Ok(())
     })
@@ -123,7 +123,11 @@ fn a_job_that_failed_by_itself_is_cancelled_and_not_held() -> Result<()> {
         let text = log(cluster, "rgalice", own);
         assert!(text.contains("attempt 0") && !text.contains("attempt 1"), "{text}");
         let told = report_with(&alice, own, "the job was cancelled, since Slurm would hold it")?;
-        eprintln!("{told}");
+        in_order(
+            &one_line(&told),
+            &["looks like the application", "not requeued: no node has evidence", "exit code 3"],
+        );
+        assert!(!told.contains("attempt 1") && !told.contains("2 attempts"), "{told}");
         Ok(())
     })
 }

@@ -149,7 +149,9 @@ fn done(attempt: &Attempt) -> Vec<String> {
         DecisionKind::RequeuedBySlurm => "requeued by Slurm".to_owned(),
         DecisionKind::Moved => "requeued by Slurm".to_owned(),
         DecisionKind::Held => because("held", &decision.why, 100),
-        DecisionKind::Left => because("not requeued", &decided(attempt, decision), 140),
+        DecisionKind::Left | DecisionKind::Cancelled => {
+            because("not requeued", &decided(attempt, decision), 140)
+        }
         DecisionKind::Failed => because("requeue failed", &decision.why, 100),
     }));
     parts
