@@ -1,8 +1,8 @@
 //! Jobs of `sbatch --requeue=expedite` (25.11 and later) where `[requeue] expedite` is set.
 //!
-//! After an exit code other than 0, and once all epilogs have ended, Slurm itself restarts such a job, without delay and
-//! before all jobs that wait, if the epilog of a node failed, and holds it otherwise. A node's epilog fails after it has drained the node for a
-//! fault under the job. Slurm does neither before this program returns.
+//! If such a job ends with an exit code other than 0, Slurm acts once all epilogs and this program have ended. If the
+//! epilog of a node failed, it restarts the job, without delay and before all jobs that wait; otherwise it holds the job.
+//! railgate's epilog fails after it has drained its node for a fault under the job.
 
 use railgate_node_report::DecisionKind;
 use railgate_slurm::{Acting, Channel, Consent, JobState, NodeEvidence, SlurmError, Weight, weigh};
