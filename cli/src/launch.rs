@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// The job, or the component of a heterogeneous one, that has this node
     #[arg(long, hide = true, value_name = "JOB")]
     of_job: Option<u32>,
-    /// Only a check counts, not that no task failed
+    /// Wait for a check of the node; ignore the entry that no task failed
     #[arg(long, hide = true)]
     checked: bool,
     /// The program of each task and its arguments; or `srun …` with options of your own, or `mpirun …`

@@ -34,7 +34,7 @@ pub(crate) fn run(site: &Site, start: u32, job: u32, checked: bool) -> anyhow::R
     Ok(exit::OK)
 }
 
-/// Waits for the check of this start. `checked`: that no task failed is none.
+/// Waits for the check of this start. `checked`: ignores the entry that no task failed.
 fn check(
     read: impl Fn() -> std::io::Result<StepCheck>,
     start: u32,

@@ -87,8 +87,8 @@ pub(crate) struct Start<'a> {
     /// In the order of the ranks.
     pub(crate) nodes: &'a [String],
     pub(crate) allocation: &'a Allocation,
-    /// Its step may use what Slurm counts as used by another. After a node has died, Slurm 22.05 releases the GPUs of the step that
-    /// ended on nodes other than those that the step had, and a later step waits for them forever.
+    /// Whether the step may share resources with other steps (`srun --overlap`). Needed after a node failure: Slurm 22.05 then releases the
+    /// GPUs of the ended step on the wrong nodes, and without it the next step waits forever.
     pub(crate) overlap: bool,
     /// Whether root checks each node by itself once the program has failed.
     pub(crate) has_steps_that_fail: bool,
@@ -128,8 +128,8 @@ fn cannot_start(program: &OsStr, why: &std::io::Error) -> anyhow::Error {
 }
 
 impl Program<'_> {
-    /// Whether a failure of the program is one of its step on each node, after which root checks the node. mpirun starts no step on its own
-    /// node, and its daemons on the others end with 0 whatever the program does (Open MPI 4.1).
+    /// Whether a failed program makes its Slurm step fail on each node, which causes root to check the node. False for mpirun (Open MPI 4.1):
+    /// on its own node it starts the ranks without a step, and on each other node its daemon returns 0 even if the program fails.
     pub(crate) fn has_steps_that_fail(&self) -> bool {
         Starter::of(self.words) != Starter::Mpirun
     }

@@ -34,8 +34,8 @@ pub(crate) fn end(call: &Call, job: &JobState, why: String) -> (DecisionKind, St
     if !judges(call, job) {
         return (DecisionKind::Left, why);
     }
-    // Slurm cancels no job that failed and is still completing, but one that was requeued. Held before: it must not
-    // start again if this program ends between the two.
+    // Slurm refuses to cancel a failed job that is still completing, and accepts it after a requeue. The job is requeued
+    // held, so that it does not start if this program is killed before the second command.
     let cancel = || -> Result<(), SlurmError> {
         call.client.requeue_hold(&call.name)?;
         call.client.cancel(&call.name)
