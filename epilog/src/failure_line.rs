@@ -237,6 +237,7 @@ mod tests {
             cause: None,
             evidence: Vec::new(),
             speaks,
+            restarts: Vec::new(),
         };
         let runs = NodeWord { ended: false, ..word("n2", false) };
         let before = ["n1".to_owned(), "n2".to_owned()];

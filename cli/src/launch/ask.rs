@@ -44,9 +44,9 @@ pub(crate) fn is_any_down(client: &Client, nodes: &[String]) -> bool {
 }
 
 /// Waits until the steps of earlier starts have ended, at most for a time.
-pub(crate) fn wait_for_steps(client: &Client, job: u32, most: Duration) {
+pub(crate) fn wait_for_steps(client: &Client, job: &JobRef, most: Duration) {
     let until = Instant::now() + most;
-    while client.steps(&JobRef::plain(job)).is_ok_and(|steps| !steps.is_empty()) && Instant::now() < until {
+    while client.steps(job).is_ok_and(|steps| !steps.is_empty()) && Instant::now() < until {
         std::thread::sleep(INTERVAL);
     }
 }

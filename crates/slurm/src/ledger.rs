@@ -63,6 +63,9 @@ pub enum Event {
     Held,
     /// The job failed because of a node and was not requeued, for example without consent.
     Left,
+    /// `railgate launch` started the program again inside the allocation. Self-reported by the job's owner: it counts against no
+    /// budget and blames no node.
+    Restarted,
     /// Entries of the user's jobs before this time were dropped: there were too many.
     Dropped,
 }
@@ -124,7 +127,7 @@ impl Entry {
     }
 
     fn counts(&self, since: UnixMillis) -> bool {
-        self.time >= since && self.event != Event::Left
+        self.time >= since && !matches!(self.event, Event::Left | Event::Restarted)
     }
 }
 
@@ -255,7 +258,7 @@ impl Ledger {
         self.path.exists()
     }
 
-    /// The lines about one job, oldest first. `uid`: its owner.
+    /// The lines about one job, oldest first, without those that its owner reported. `uid`: its owner.
     ///
     /// # Errors
     /// As [`Ledger::read`], or a line of this job cannot be read or was dropped, so that the number of restarts is
@@ -274,6 +277,7 @@ impl Ledger {
                 {
                     unknown = Some(Uncounted::Dropped);
                 }
+                Some(entry) if entry.event == Event::Restarted => {}
                 Some(entry) if entry.job == job => {
                     if entry.event == Event::Held {
                         unknown = None;
@@ -292,6 +296,22 @@ impl Ledger {
             Some(why) => Err(why),
             None => Ok(entries),
         }
+    }
+
+    /// Whether the restarts inside the allocation of this attempt are in the ledger.
+    ///
+    /// # Errors
+    /// As [`Ledger::read`].
+    pub fn has_restarts_of(&self, job: u32, attempt: u32) -> io::Result<bool> {
+        let mark = format!("\"job\":{job},");
+        let mut found = false;
+        self.lines(|_, _, text| {
+            let entry = contains(text, mark.as_bytes()).then(|| parse(text)).flatten();
+            found |= entry.is_some_and(|entry| {
+                entry.event == Event::Restarted && (entry.job, entry.attempt) == (job, attempt)
+            });
+        })?;
+        Ok(found)
     }
 
     fn since(&self, now: UnixMillis) -> UnixMillis {
@@ -438,7 +458,12 @@ pub fn used(
             Event::Move => used.moves += 1,
             // The person who released a held job has seen the reason; the job has a new budget.
             Event::Held => used.deaths = 0,
-            Event::Death | Event::NodeFail | Event::Requeued | Event::Left | Event::Dropped => {}
+            Event::Death
+            | Event::NodeFail
+            | Event::Requeued
+            | Event::Left
+            | Event::Restarted
+            | Event::Dropped => {}
         }
     }
     if productive(ran.map(|ran| ran.as_secs())) {
@@ -499,6 +524,19 @@ mod tests {
         assert_eq!(count(&[entry(Event::NodeFail, 1, 2, 60)], 3, 2, 60), (2, 0));
         assert_eq!(count(&[entry(Event::Move, 0, 2, 0)], 3, 1, 60), (0, 1));
         assert_eq!(count(&[entry(Event::Requeued, 0, 2, 0)], 3, 1, 60), (0, 0));
+    }
+
+    #[test]
+    fn restarts_inside_an_allocation_hide_no_failure() {
+        let place = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(place.path());
+        let restarted = entry(Event::Restarted, 0, 1, 0);
+        ledger.append(&restarted).unwrap();
+        let of_job = ledger.of_job(restarted.job, 1000, 2 * HOUR).unwrap();
+        assert_eq!(of_job, []);
+        assert_eq!(count(&of_job, 3, 1, 60), (1, 0), "the first restart by Slurm");
+        assert!(ledger.has_restarts_of(restarted.job, 0).unwrap());
+        assert!(!ledger.has_restarts_of(restarted.job, 1).unwrap());
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! deadline and one byte budget, and the caller receives a few short fields per node instead of the files'
 //! contents.
 
+mod launched;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use railgate_node_report::application::AppEventKind;
 use railgate_node_report::{ActKind, Decision, Exit};
 use serde::{Deserialize, Serialize};
 
+use self::launched::PartLaunched;
 use super::bounded::{Few, Short};
 use super::dirs::{below, content_below, job_below, top};
 use super::read::known_schema;
@@ -107,6 +110,8 @@ pub struct NodeWord {
     pub evidence: Vec<WordEvidence>,
     /// Whether the node has a message for the end of the job's output.
     pub speaks: bool,
+    /// Why `railgate launch` started the program again, for each start after the first: self-reported by the job's owner.
+    pub restarts: Vec<String>,
 }
 
 /// One finding that may have ended the job.
@@ -241,6 +246,8 @@ fn strict(words: &Words, order: &Order) -> Result<(), String> {
             && word.evidence.len() <= MOST_EVIDENCE
             && word.evidence.iter().all(|item| plain(&item.subject, LONG) && plain(&item.part, LONG))
             && word.cause.as_ref().is_none_or(sentence)
+            && word.restarts.len() < launched::MOST_STARTS
+            && word.restarts.iter().all(sentence)
     };
     let right = words.nodes.iter().all(|word| node_is_right(word) && seen.insert((word.job, &word.node)))
         && words.problems.len() <= MOST_PROBLEMS
@@ -396,6 +403,8 @@ struct Part {
     kernel: PartKernel,
     #[serde(default)]
     application: Option<PartApplication>,
+    #[serde(default)]
+    launched: Option<PartLaunched>,
 }
 
 #[derive(Deserialize)]
@@ -523,6 +532,7 @@ impl Part {
             cause,
             speaks: !refused && self.speaks(),
             evidence,
+            restarts: self.launched.as_ref().map(PartLaunched::restarts).unwrap_or_default(),
         }
     }
 
@@ -643,6 +653,7 @@ mod tests {
             cause: None,
             evidence: Vec::new(),
             speaks: false,
+            restarts: Vec::new(),
         };
         let answer = |nodes: Vec<NodeWord>| strict(&Words { nodes, ..Words::default() }, &order());
         assert!(answer(vec![word("n1"), word("n2")]).is_ok());

@@ -9,7 +9,7 @@ use railgate_slurm::{JobRef, JobStanding};
 use serde::{Deserialize, Serialize};
 
 use crate::call::now;
-use crate::slurm_end::{Record, view};
+use crate::slurm_end::{self, Record, view};
 use crate::summed::{Of, summed};
 
 /// Interval between rounds, and delay before a job is first checked.
@@ -23,7 +23,7 @@ const OFTEN: Duration = Duration::from_secs(15);
 pub(crate) const PATIENCE_MS: u64 = 5 * 60 * 1000;
 /// Longest time per round for reading the reports of one user, so that slow files of one user do not delay all
 /// others.
-const SHARE: Duration = Duration::from_secs(5);
+pub(crate) const SHARE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
@@ -56,6 +56,8 @@ pub(crate) struct Waiting {
     pub(crate) record: Record,
     /// Progress of the line for the accounting database.
     pub(crate) comment: Comment,
+    /// Whether the restarts inside the allocation are in the ledger, or there are none.
+    pub(crate) restarts_folded: bool,
 }
 
 /// Progress of a job's line for the accounting database.
@@ -78,12 +80,18 @@ impl Waiting {
             wait: ROUND,
             record: Record::begin(config),
             comment: if config.report.admin_comment { Comment::Open } else { Comment::Settled },
+            restarts_folded: !slurm_end::wanted(config),
         }
     }
 
     /// Whether nothing is left to do.
     pub(crate) fn is_settled(&self) -> bool {
-        self.record.is_settled() && self.comment == Comment::Settled
+        self.record.is_settled() && !self.needs_reports()
+    }
+
+    /// Whether the job's reports are still to be read.
+    pub(crate) fn needs_reports(&self) -> bool {
+        self.comment != Comment::Settled || !self.restarts_folded
     }
 
     /// Whether an incomplete report may still become complete.

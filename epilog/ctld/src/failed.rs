@@ -162,7 +162,7 @@ fn settle(call: &Call, job: &JobState, found: &Gathered, complete: bool) -> (Dec
         if let Err(why) = call.ledger.append(&line) {
             return (DecisionKind::Left, format!("the ledger cannot be used: {why}"), used);
         }
-        tally::count(call, &line);
+        tally::count(&call.config, &call.own, &line);
     }
     let counted = Used { deaths: used.deaths + 1, ..used };
     match decided {

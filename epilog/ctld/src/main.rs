@@ -57,6 +57,7 @@ mod kept_log;
 mod old_notes;
 mod record;
 mod requeued;
+mod restarts;
 mod slurm_end;
 mod sum_up;
 mod summed;

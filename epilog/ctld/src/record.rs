@@ -162,7 +162,7 @@ fn first_restart(call: &Call) -> std::io::Result<Entry> {
     let mut first = entry(call, event, 0, None, down.blamed, &why);
     first.time = ended.time;
     call.ledger.append(&first)?;
-    tally::count(call, &first);
+    tally::count(&call.config, &call.own, &first);
     // The report about a past attempt is changed only by evidence.
     if event != Event::NodeFail {
         return Ok(first);

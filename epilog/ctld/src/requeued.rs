@@ -271,7 +271,7 @@ fn write(
     let line = entry(call, event, attempt, ran, blamed, why);
     match call.ledger.append(&line) {
         Ok(()) => {
-            tally::count(call, &line);
+            tally::count(&call.config, &call.own, &line);
             true
         }
         Err(why) => {

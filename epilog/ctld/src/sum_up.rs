@@ -32,9 +32,9 @@ use railgate_text::clip;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{now, own};
-use crate::ended_job::{Comment, LONGEST, Next, Note, ROUND, Waiting, check};
+use crate::ended_job::{Comment, LONGEST, Next, Note, ROUND, SHARE, Waiting, check};
 use crate::old_notes::old_notes;
-use crate::slurm_end;
+use crate::{restarts, slurm_end};
 
 /// First argument of the process that works the notes off.
 const WORD: &str = "sum-up";
@@ -163,6 +163,8 @@ fn lock(own: &Path) -> io::Result<Option<FileLock>> {
 /// The notes, and the state for working them off.
 struct Desk {
     config: Config,
+    /// The controller's part of the state directory.
+    own: PathBuf,
     client: Client,
     cluster: Option<String>,
     spool: Spool,
@@ -177,6 +179,7 @@ impl Desk {
     fn new(config: Config, own: &Path, env: &Env) -> Self {
         let spool = Spool::of_job_ends(own);
         Desk {
+            own: own.to_owned(),
             client: Client::new(&config.slurm, env),
             cluster: cluster_name(env).ok(),
             // Notes refused earlier were logged by the previous process.
@@ -289,7 +292,9 @@ impl Desk {
         match standings {
             Ok(standings) => {
                 self.record(due, &standings);
-                let ready = self.lines_for(due, &standings, spent);
+                let found = self.find(due);
+                self.fold_restarts(due, &standings, found.as_ref(), spent);
+                let ready = self.lines_for(due, &standings, found.as_ref(), spent);
                 let begun = Instant::now();
                 for lines in ready.chunks(WRITTEN) {
                     if !self.write(lines) {
@@ -324,6 +329,40 @@ impl Desk {
         }
     }
 
+    /// Adds restarts inside the allocations of these jobs to the ledger.
+    fn fold_restarts(
+        &mut self,
+        due: &[u32],
+        standings: &BTreeMap<u32, JobStanding>,
+        found: Option<&BTreeMap<u32, Vec<PathBuf>>>,
+        spent: &mut BTreeMap<u32, Duration>,
+    ) {
+        for id in due {
+            let Some(waiting) = self.waiting.get_mut(id).filter(|job| !job.restarts_folded) else { continue };
+            let Some(cluster) = &self.cluster else {
+                waiting.restarts_folded = true;
+                continue;
+            };
+            let in_time = waiting.in_time();
+            let is_completing = standings.get(id).is_some_and(|job| job.state.contains("COMPLETING"));
+            let spent = spent.entry(waiting.note.uid).or_default();
+            if in_time && (is_completing || *spent > SHARE) {
+                continue;
+            }
+            if found.is_some_and(|found| !found.contains_key(id)) {
+                waiting.restarts_folded = true;
+                continue;
+            }
+            let begun = Instant::now();
+            let folded = restarts::fold(&self.config, &self.own, cluster, waiting);
+            *spent += begun.elapsed();
+            waiting.restarts_folded = !in_time || folded == Ok(true);
+            if let Err(why) = folded {
+                self.say(format!("job {id}: restarts inside its allocation: {why}"));
+            }
+        }
+    }
+
     /// Logs an error once, not once for each job.
     fn say(&mut self, why: String) {
         if why != self.trouble {
@@ -337,42 +376,43 @@ impl Desk {
         &mut self,
         due: &[u32],
         standings: &BTreeMap<u32, JobStanding>,
+        found: Option<&BTreeMap<u32, Vec<PathBuf>>>,
         spent: &mut BTreeMap<u32, Duration>,
     ) -> Vec<AccountingLine> {
         let open = |id: &&u32| self.waiting.get(id).is_some_and(|job| job.comment != Comment::Settled);
-        let due: Vec<u32> = due.iter().filter(open).copied().collect();
-        if due.is_empty() {
-            return Vec::new();
-        }
-        let found = self.find(&due);
         let mut ready = Vec::new();
-        for id in &due {
-            let Some(waiting) = self.waiting.get_mut(id) else { continue };
-            let dirs = match &found {
-                Some(found) => found.get(id).map(Vec::as_slice),
+        for id in due.iter().filter(open).copied().collect::<Vec<_>>() {
+            let Some(waiting) = self.waiting.get_mut(&id) else { continue };
+            let dirs = match found {
+                Some(found) => found.get(&id).map(Vec::as_slice),
                 None => Some(&[][..]),
             };
             let spent = spent.entry(waiting.note.uid).or_default();
-            let next = check(&self.config, self.cluster.as_deref(), waiting, standings.get(id), dirs, spent);
+            let next = check(&self.config, self.cluster.as_deref(), waiting, standings.get(&id), dirs, spent);
             match next {
                 Next::Done => waiting.comment = Comment::Settled,
                 Next::Later => {}
                 Next::Line(text) => {
                     waiting.comment = Comment::Line(text.clone());
-                    ready.push(AccountingLine { job: *id, name: waiting.name(), text });
+                    ready.push(AccountingLine { job: id, name: waiting.name(), text });
                 }
             }
         }
         ready
     }
 
-    /// Directories with reports of each job; `None` if they could not be determined.
+    /// Directories with reports of each job whose reports are still to be read; `None` if they could not be determined.
     fn find(&self, due: &[u32]) -> Option<BTreeMap<u32, Vec<PathBuf>>> {
         let report = &self.config.report;
+        let open = |id: &&u32| self.waiting.get(id).is_some_and(Waiting::needs_reports);
+        let jobs: Vec<u32> = due.iter().filter(open).copied().collect();
+        if jobs.is_empty() {
+            return Some(BTreeMap::new());
+        }
         let order = FindOrder {
             dirs: report.dir.iter().chain([&report.local_dir]).cloned().collect(),
             cluster: self.cluster.clone()?,
-            jobs: due.to_vec(),
+            jobs,
         };
         let reply = ask(FIND_NAME, &serde_json::to_vec(&order).ok()?, report.deadline).ok()?;
         serde_json::from_slice(&reply).ok()

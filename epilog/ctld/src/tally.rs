@@ -7,23 +7,22 @@ use std::time::Duration;
 
 use railgate_fsutil::{FileLock, read_small, write_whole};
 use railgate_metrics::{CONTROLLER_FILE, Decisions, TextfileDir, controller_page};
+use railgate_runner::Config;
 use railgate_slurm::{Entry, Event};
-
-use crate::call::Call;
 
 const FILE: &str = "decisions.json";
 /// Longest wait for the lock when many jobs end at once; after that the event is not counted.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Counts a ledger entry, and writes the metrics file if the site enabled it. A failure is logged and has no other
-/// effect.
-pub(crate) fn count(call: &Call, entry: &Entry) {
-    let Some(dir) = &call.config.metrics.dir else { return };
-    let counted = add(&call.own.join(FILE), entry, |decisions| {
+/// effect. `own`: the controller's part of the state directory.
+pub(crate) fn count(config: &Config, own: &Path, entry: &Entry) {
+    let Some(dir) = &config.metrics.dir else { return };
+    let counted = add(&own.join(FILE), entry, |decisions| {
         TextfileDir::open(dir)?.put(CONTROLLER_FILE, &controller_page(decisions))
     });
     if let Err(why) = counted {
-        tracing::warn!(job = %call.name, "metrics: {}: {why}", dir.display());
+        tracing::warn!(job = %entry.name, "metrics: {}: {why}", dir.display());
     }
 }
 
@@ -57,6 +56,7 @@ fn event(event: Event) -> &'static str {
         Event::Requeued => "by-others",
         Event::Held => "held",
         Event::Left => "left",
+        Event::Restarted => "restarted",
         Event::Dropped => "dropped",
     }
 }

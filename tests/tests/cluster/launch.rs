@@ -9,6 +9,7 @@ use railgate_tests::poll;
 
 use crate::guard::{CONFIG, with_gpm};
 
+const LEDGER: &str = "/var/lib/railgate/controller/ledger.jsonl";
 const MINUTE: Duration = Duration::from_secs(60);
 /// A rank writes where it runs, waits for `/shared/go`, and then does what `/shared/RANK.START` holds, if that exists.
 const PROGRAM: &str = r#"#!/bin/bash
@@ -21,9 +22,14 @@ until [ -e /shared/go.$RAILGATE_START ]; do sleep 0.1; done
 
 /// A job with `railgate launch` and these options.
 fn launch(cluster: &Cluster, sbatch: &[&str], options: &str) -> Result<u32> {
+    launch_after(cluster, ":", sbatch, options)
+}
+
+/// The same, with commands of the batch script before it.
+fn launch_after(cluster: &Cluster, before: &str, sbatch: &[&str], options: &str) -> Result<u32> {
     cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
     let script = format!(
-        "railgate launch {options} -- bash /shared/program; code=$?; echo \"exit code $code\"; exit $code"
+        "{before}; railgate launch {options} -- bash /shared/program; code=$?; echo \"exit code $code\"; exit $code"
     );
     let words = [&["--gres=gpu:8", "--ntasks-per-node=1", "-o", "log"], sbatch].concat();
     cluster.alice().sbatch(&words, &script)
@@ -91,6 +97,33 @@ fn a_spare_takes_the_place_of_a_node_whose_gpu_is_lost() -> Result<()> {
         assert!(log.contains("gn2 is left out: ") && log.contains("gpu-lost@3: "), "{log}");
         assert!(log.contains("; gn4 takes the place of gn2; 2 of 3 restarts left"), "{log}");
         assert!(cluster.node("gn2")?.reason().starts_with("railgate: gpu-lost@3: "));
+        let restarted = poll::until(MINUTE, "the restart in the ledger", || {
+            let ledger = cluster.read(CONTROLLER, LEDGER).unwrap_or_default();
+            Ok(ledger.lines().find(|line| line.contains("\"event\":\"restarted\"")).map(str::to_owned))
+        })?;
+        assert!(restarted.contains("1 restart in the same allocation, self-reported: gn2"), "{restarted}");
+        assert!(restarted.contains("\"blamed\":[]"), "{restarted}");
+        Ok(())
+    })
+}
+
+/// The prolog has found the node fit, and its first step finds the fault.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_node_that_becomes_unfit_before_the_first_step_is_left_out() -> Result<()> {
+    Builder::new(4).test(|cluster| {
+        let wait = "touch /shared/ready; until [ -e /shared/launch ]; do sleep 0.1; done";
+        let job = launch_after(cluster, wait, &["-N4"], "--spares 1")?;
+        poll::until(MINUTE, "the batch script", || Ok(cluster.output("/shared/ready")))?;
+        cluster.hardware("gn2")?.inject("gpu-lost@3")?;
+        does(cluster, 1, 0, "exit 1")?;
+        go(cluster, 0)?;
+        go(cluster, 1)?;
+        cluster.write(CONTROLLER, "/shared/launch", "")?;
+        ended(cluster, job, "COMPLETED")?;
+        let log = log(cluster);
+        assert_eq!(places(&log, 1), on(&["gn1", "gn4", "gn3"]), "{log}");
+        assert!(log.contains("gn2 is left out: ") && log.contains("gpu-lost@3: "), "{log}");
         Ok(())
     })
 }
