@@ -237,7 +237,7 @@ mod tests {
             cause: None,
             evidence: Vec::new(),
             speaks,
-            restarts: Vec::new(),
+            restarts: railgate_store::Restarts::default(),
         };
         let runs = NodeWord { ended: false, ..word("n2", false) };
         let before = ["n1".to_owned(), "n2".to_owned()];

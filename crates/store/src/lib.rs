@@ -41,7 +41,7 @@ pub use list::{JobList, JobPlaced};
 pub use samples::{Course, GpuCourse, load_course};
 pub use scan::{ScanMarks, Scanned, ScannedAttempt, clusters, scan};
 pub use waits::load_waits;
-pub use words::{Asked, NodeWord, WordEvidence, Words, load_nodelist, load_words, programs_xid};
+pub use words::{Asked, NodeWord, Restarts, WordEvidence, Words, load_nodelist, load_words, programs_xid};
 use write::WriteOrder;
 
 /// Tasks that programs which write or read reports must pass to `child::dispatch`.

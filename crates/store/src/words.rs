@@ -20,6 +20,7 @@ use railgate_node_report::{ActKind, Decision, Exit};
 use serde::{Deserialize, Serialize};
 
 use self::launched::PartLaunched;
+pub use self::launched::Restarts;
 use super::bounded::{Few, Short};
 use super::dirs::{below, content_below, job_below, top};
 use super::read::known_schema;
@@ -110,8 +111,8 @@ pub struct NodeWord {
     pub evidence: Vec<WordEvidence>,
     /// Whether the node has a message for the end of the job's output.
     pub speaks: bool,
-    /// Why `railgate launch` started the program again, for each start after the first: self-reported by the job's owner.
-    pub restarts: Vec<String>,
+    /// Restarts by `railgate launch`.
+    pub restarts: Restarts,
 }
 
 /// One finding that may have ended the job.
@@ -225,7 +226,7 @@ pub(super) fn byte_budget(nodes: u32) -> u64 {
 fn send(order: &Order) -> Result<Answer, String> {
     let input = serde_json::to_vec(order).map_err(|why| why.to_string())?;
     let reply = ask(READ_WORDS, &input, order.time + ANSWER)?;
-    let most = (order.nodes.len() + 1) * 4096 + (1 << 20);
+    let most = (order.nodes.len() + 1) * 8192 + (1 << 20);
     if reply.len() > most {
         return Err(format!("an answer of {} bytes, at most {most} were expected", reply.len()));
     }
@@ -246,8 +247,7 @@ fn strict(words: &Words, order: &Order) -> Result<(), String> {
             && word.evidence.len() <= MOST_EVIDENCE
             && word.evidence.iter().all(|item| plain(&item.subject, LONG) && plain(&item.part, LONG))
             && word.cause.as_ref().is_none_or(sentence)
-            && word.restarts.len() < launched::MOST_STARTS
-            && word.restarts.iter().all(sentence)
+            && word.restarts.is_bounded()
     };
     let right = words.nodes.iter().all(|word| node_is_right(word) && seen.insert((word.job, &word.node)))
         && words.problems.len() <= MOST_PROBLEMS
@@ -653,7 +653,7 @@ mod tests {
             cause: None,
             evidence: Vec::new(),
             speaks: false,
-            restarts: Vec::new(),
+            restarts: Restarts::default(),
         };
         let answer = |nodes: Vec<NodeWord>| strict(&Words { nodes, ..Words::default() }, &order());
         assert!(answer(vec![word("n1"), word("n2")]).is_ok());

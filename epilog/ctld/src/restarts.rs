@@ -7,7 +7,7 @@ use std::path::Path;
 
 use railgate_runner::Config;
 use railgate_slurm::{Entry, Event, Ledger, hostlist};
-use railgate_store::{Asked, load_words};
+use railgate_store::{Asked, Restarts, load_words};
 
 use crate::call::now;
 use crate::ended_job::{SHARE, Waiting};
@@ -26,14 +26,13 @@ pub(crate) fn fold(config: &Config, own: &Path, cluster: &str, ended: &Waiting) 
     let asked = Asked { cluster, jobs: &jobs, uid, attempt, nodes: batch_host };
     let words = load_words(&config.report, &asked, SHARE)?;
     let Some(word) = words.nodes.first().filter(|word| word.ended) else { return Ok(false) };
-    if !word.restarts.is_empty() {
+    if word.restarts.count > 0 {
         add(config, own, ended, &word.restarts)?;
     }
     Ok(true)
 }
 
-/// `reasons`: why each start after the first was made.
-fn add(config: &Config, own: &Path, ended: &Waiting, reasons: &[String]) -> Result<(), String> {
+fn add(config: &Config, own: &Path, ended: &Waiting, restarts: &Restarts) -> Result<(), String> {
     let note = &ended.note;
     let ledger = Ledger::new(own).counting(config.requeue.window);
     // A process that was stopped may have written it.
@@ -41,8 +40,9 @@ fn add(config: &Config, own: &Path, ended: &Waiting, reasons: &[String]) -> Resu
         return Ok(());
     }
     let most = usize::try_from(config.launch.max_restarts).unwrap_or(usize::MAX);
-    let told = reasons.get(..most).unwrap_or(reasons);
-    let count = told.len();
+    let count = restarts.count.min(most);
+    let told = restarts.reasons.get(..count).unwrap_or(&restarts.reasons);
+    let more = if count > told.len() { "; …" } else { "" };
     let what = if count == 1 { "1 restart".to_owned() } else { format!("{count} restarts") };
     let entry = Entry {
         schema: 1,
@@ -53,7 +53,7 @@ fn add(config: &Config, own: &Path, ended: &Waiting, reasons: &[String]) -> Resu
         attempt: note.restarts,
         ran_s: None,
         blamed: Vec::new(),
-        why: format!("{what} in the same allocation, self-reported: {}", told.join("; ")),
+        why: format!("{what} in the same allocation, self-reported: {}{more}", told.join("; ")),
         uid: Some(note.uid),
     };
     ledger.append(&entry).map_err(|why| why.to_string())?;
@@ -66,8 +66,9 @@ mod tests {
     use super::*;
     use crate::testing::{Scene, ended_at};
 
-    fn reasons(count: usize) -> Vec<String> {
-        (0..count).map(|start| format!("n{start} is left out: gpu-lost@3: off bus")).collect()
+    fn restarts(count: usize) -> Restarts {
+        let reason = |start: usize| format!("n{start} is left out: gpu-lost@3: off bus");
+        Restarts { count, reasons: (0..count.min(4)).map(reason).collect() }
     }
 
     /// The ledger after an attempt with this many restarts was added twice.
@@ -76,7 +77,7 @@ mod tests {
         let config = scene.call().config;
         let ended = Waiting::new(&config, ended_at(7, now()));
         for _ in 0..2 {
-            add(&config, &scene.path(""), &ended, &reasons(count)).unwrap();
+            add(&config, &scene.path(""), &ended, &restarts(count)).unwrap();
         }
         scene.ledger()
     }

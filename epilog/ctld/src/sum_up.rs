@@ -346,7 +346,7 @@ impl Desk {
             let in_time = waiting.in_time();
             let is_completing = standings.get(id).is_some_and(|job| job.state.contains("COMPLETING"));
             let spent = spent.entry(waiting.note.uid).or_default();
-            if in_time && (is_completing || *spent > SHARE) {
+            if *spent > SHARE || (in_time && is_completing) {
                 continue;
             }
             if found.is_some_and(|found| !found.contains_key(id)) {
@@ -356,9 +356,10 @@ impl Desk {
             let begun = Instant::now();
             let folded = restarts::fold(&self.config, &self.own, cluster, waiting);
             *spent += begun.elapsed();
-            waiting.restarts_folded = !in_time || folded == Ok(true);
-            if let Err(why) = folded {
-                self.say(format!("job {id}: restarts inside its allocation: {why}"));
+            match folded {
+                // A report that is late stays out; an error may pass, and `give_up` ends it.
+                Ok(whole) => waiting.restarts_folded = whole || !in_time,
+                Err(why) => self.say(format!("restarts inside an allocation: {why}")),
             }
         }
     }
