@@ -66,8 +66,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) whose: &'a str,
     /// Waits for storage count as well: the owner named a time.
     pub(crate) storage: bool,
-    /// GPUs wait now as well. A hang that an earlier sampler found, or of a job that is suspended now, is not enough.
-    pub(crate) waits: bool,
+    /// The hang was found again a moment ago. One that an earlier sampler found, or of a job that is suspended now, is not enough.
+    pub(crate) confirmed: bool,
     /// The step of the ranks.
     pub(crate) step: &'a str,
     /// Their start under `railgate launch`.
@@ -124,7 +124,7 @@ impl Ending {
                     self.stage = Stage::Done;
                     return Told::NotEnded(why);
                 }
-                let is_due = wish.waits && wish.config.ends(hang, wish.storage, now);
+                let is_due = wish.confirmed && wish.config.ends(hang, wish.storage, now);
                 self.stage = Stage::Announced(hung);
                 if is_due {
                     return Told::Due;

@@ -79,7 +79,7 @@ impl Guarding {
         let wait = guard.stands_still(&seen);
         let nodes = self.nodes.step(mine, &self.config, wait.as_ref(), sample.end());
         if news.is_none() {
-            news = nodes.hang.and_then(|hang| guard.add_of_nodes(hang));
+            news = nodes.judged.and_then(|found| guard.add_of_nodes(found, sample.end()));
         }
         let soon = nodes.soon || news.is_some();
         if guard.is_suspicious(sample.end()) {
@@ -128,9 +128,9 @@ impl Guarding {
             Some(choice) => ("--railgate-hang=end", choice.after.is_some()),
             None => ("[guard] mode = \"end\"", false),
         };
-        let waits = guard.is_suspicious(now);
+        let confirmed = guard.is_confirmed(now);
         let (step, start) = rank.map_or(("", 0), |rank| (rank.step.as_str(), rank.start_number));
-        let wish = Wish { config: &self.config, whose, storage, waits, step, start, log };
+        let wish = Wish { config: &self.config, whose, storage, confirmed, step, start, log };
         let hang = guard.open().cloned();
         let act = match self.ending.step(mine, &wish, hang.as_ref(), now) {
             Told::Nothing => return,
@@ -161,7 +161,7 @@ impl Guarding {
                     notify(mine, hang, log);
                 }
             }
-            News::Over(hang) => tracing::info!(job = mine.job, kind = ?hang.kind, "guard: work went on"),
+            News::Over(hang) => tracing::info!(job = mine.job, kind = ?hang.kind, "guard: the hang is over"),
         }
     }
 }

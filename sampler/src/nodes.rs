@@ -35,8 +35,8 @@ pub(crate) struct Nodes {
 pub(crate) struct Step {
     /// The partial report is to be written soon.
     pub(crate) soon: bool,
-    /// The job hangs, by what all of its nodes say.
-    pub(crate) hang: Option<Hang>,
+    /// What all nodes of the job together show: a hang or none; `None`: they were not read now.
+    pub(crate) judged: Option<Option<Hang>>,
 }
 
 impl Nodes {
@@ -59,11 +59,11 @@ impl Nodes {
             self.next = self.next.map(|next| next.min(at + SETTLE));
         }
         let soon = self.tell(mine, wait, late);
-        let mut hang = None;
+        let mut judged = None;
         if self.asked.as_ref().is_some_and(JoinHandle::is_finished) {
             match self.asked.take().map(JoinHandle::join) {
                 Some(Ok(Ok(found))) if wait.is_some() => {
-                    hang = judge_nodes(&found.standing, found.nodes, now, config);
+                    judged = Some(judge_nodes(&found.standing, found.nodes, now, config));
                 }
                 Some(Ok(Err(why))) => {
                     tracing::info!(job = mine.job, "guard: the other nodes of the job are not known: {why}");
@@ -82,7 +82,7 @@ impl Nodes {
                 self.asked = thread.spawn(move || standing_nodes(&config, &report)).ok();
             }
         }
-        Step { soon, hang }
+        Step { soon, judged }
     }
 
     /// Writes the statement for the partial report, or removes it; returns whether it changed.

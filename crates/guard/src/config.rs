@@ -5,6 +5,8 @@ use railgate_model::{UnixMillis, duration_text};
 use railgate_node_report::Hang;
 use serde::{Deserialize, Serialize};
 
+use crate::is_wait_for_storage;
+
 /// `[guard]`: finds jobs that hang while they run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -66,11 +68,13 @@ impl Default for GuardConfig {
 const SETTLE: Duration = Duration::from_secs(10);
 
 impl GuardConfig {
-    /// Whether the steps of a job with this hang are to be ended now. `storage`: also if it only waits for storage, because its
+    /// Whether the steps of a job with this hang are to be ended now. `storage`: also if it waits for storage, because its
     /// owner named a time.
     pub fn ends(&self, hang: &Hang, storage: bool, now: UnixMillis) -> bool {
         let lasts = |since: UnixMillis| Duration::from_millis(now.saturating_sub(since));
-        (hang.kind.is_hang() || storage) && lasts(hang.named) >= SETTLE && lasts(hang.since) >= self.end_after
+        (!is_wait_for_storage(hang) || storage)
+            && lasts(hang.named) >= SETTLE
+            && lasts(hang.since) >= self.end_after
     }
 
     /// Values out of range, one line each.

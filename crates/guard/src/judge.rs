@@ -10,6 +10,7 @@ use railgate_node_report::plain::span;
 use railgate_node_report::{Culprit, Hang, HangKind, WaitedIn};
 
 use crate::GuardConfig;
+use crate::rests::Rests;
 use crate::sample::{Counts, CountsOf, NodeSample, RankSample, RankState};
 
 /// CPU time above which a rank computes, percent of one core. A rank that sleeps has threads that wake up now and then.
@@ -56,8 +57,9 @@ pub(crate) fn judge(
     since: UnixMillis,
     begun: bool,
     set: &GuardConfig,
+    rests: &Rests,
 ) -> Option<Hang> {
-    let case = Case { sample, since };
+    let case = Case { sample, since, rests };
     case.gone(set.after_exit).or_else(|| {
         if !begun {
             return None;
@@ -72,6 +74,7 @@ struct Case<'a> {
     sample: &'a NodeSample<'a>,
     /// Since when no rank has made progress.
     since: UnixMillis,
+    rests: &'a Rests,
 }
 
 impl Case<'_> {
@@ -87,8 +90,9 @@ impl Case<'_> {
         }
         let last = gone.iter().filter_map(|one| Some(one.ended?.0)).max()?;
         let case = Case { since: self.since.max(last), ..*self };
-        // Ranks that worked for longer than that do not need the rank that ended.
-        if !case.lasts(after) || self.since > last.saturating_add(NEEDED) {
+        // Ranks that worked for longer than that do not need the rank that ended, nor do those that wait for one that saves.
+        let saves = || self.running().any(|one| one.state.as_ref().is_some_and(transfers));
+        if !case.lasts(after) || self.since > last.saturating_add(NEEDED) || saves() {
             return None;
         }
         let signs = gone.iter().filter_map(|one| {
@@ -119,20 +123,37 @@ impl Case<'_> {
         if states.iter().any(|state| !is_at_rest(state)) {
             return self.own_gpu(&behind, signs, set).filter(|_| states.iter().all(|state| polls(state)));
         }
+        // A rank that saved or computed a moment ago may do so again: its rest counts, and not the wait of the others.
+        let rest = behind.iter().map(|one| self.rests.since(one)).collect::<Option<Vec<_>>>()?;
+        let case = Case { since: rest.into_iter().fold(self.since, UnixMillis::max), ..*self };
+        if !case.lasts(set.after) {
+            return None;
+        }
+        case.resting(&behind, &states, signs, set)
+    }
+
+    /// These ranks have been at rest for [`GuardConfig::after`].
+    fn resting(
+        &self,
+        behind: &[&RankSample],
+        states: &[&RankState],
+        signs: Vec<String>,
+        set: &GuardConfig,
+    ) -> Option<Hang> {
         // With a blocking synchronization a rank sleeps while its GPU waits.
-        if let Some(sign) = self.others_behind(&behind).filter(|_| self.all_gpus_wait()) {
+        if let Some(sign) = self.others_behind(behind).filter(|_| self.all_gpus_wait()) {
             return Some(self.hang(HangKind::Order, &[], signs.into_iter().chain([sign]).collect()));
         }
         let signs = |more: Vec<String>| signs.iter().cloned().chain(more).collect();
-        let sleep = behind.iter().zip(&states).map(|(one, state)| sleep(one.rank, state)).collect();
+        let sleep = behind.iter().zip(states).map(|(one, state)| sleep(one.rank, state)).collect();
         if states.iter().any(|state| waits_for_storage(state)) {
             // Storage recovers, so it is called a hang only much later.
             let kind = if self.lasts(set.after_storage) { HangKind::Blocked } else { HangKind::Storage };
-            return Some(self.hang(kind, &behind, signs(sleep)));
+            return Some(self.hang(kind, behind, signs(sleep)));
         }
         let blocked = states.iter().any(|state| state.state == Some('D'));
         let kind = if blocked { HangKind::Blocked } else { HangKind::Behind };
-        Some(self.hang(kind, &behind, signs(sleep)))
+        Some(self.hang(kind, behind, signs(sleep)))
     }
 
     fn running(&self) -> impl Iterator<Item = &RankSample> {
@@ -320,8 +341,12 @@ pub(crate) fn polling_stragglers<'a>(sample: &'a NodeSample<'_>) -> Vec<&'a Rank
 
 /// Whether a program uses the CPU and transfers no data, as one that waits for its GPU does.
 fn polls(state: &RankState) -> bool {
-    state.cpu_percent.is_some_and(|cpu| cpu >= COMPUTES)
-        && !state.bytes_s.is_some_and(|bytes| bytes >= TRANSFERS)
+    state.cpu_percent.is_some_and(|cpu| cpu >= COMPUTES) && !transfers(state)
+}
+
+/// Whether a program reads or saves data.
+fn transfers(state: &RankState) -> bool {
+    state.bytes_s.is_some_and(|bytes| bytes >= TRANSFERS)
 }
 
 /// Whether a program neither computes, nor transfers data, nor waits for requests; unknown counts as not at rest.
@@ -330,15 +355,41 @@ fn is_at_rest(state: &RankState) -> bool {
     let name = state.kernel.as_deref().and_then(|kernel| kernel.split('.').next());
     let waits_for_requests = name.is_some_and(|name| REQUESTS.contains(&name));
     let computes = state.cpu_percent.is_none_or(|cpu| cpu >= COMPUTES);
-    let transfers = state.bytes_s.is_some_and(|bytes| bytes >= TRANSFERS);
-    // Under a debugger, or stopped as all ranks are.
-    let held = matches!(state.state, Some('t' | 'T'));
-    !(waits_for_requests || computes || transfers || held)
+    !(waits_for_requests || computes || transfers(state) || is_held(state))
 }
 
-/// The ranks of a node that are at rest, are stopped, or have ended. A suspended job is not judged.
+/// Under a debugger, or stopped as all ranks are.
+fn is_held(state: &RankState) -> bool {
+    matches!(state.state, Some('t' | 'T'))
+}
+
+/// Whether a program is at rest, or is stopped. A suspended job is not judged.
+pub(crate) fn rests(state: &RankState) -> bool {
+    state.state == Some('T') || is_at_rest(state)
+}
+
+/// Whether this sample shows that a hang is none, or has ended, although GPUs still wait: a rank that is named computes, transfers data or
+/// waits for requests again, or the job has written to its logs. A rank without a reading, or under a debugger, shows nothing.
+pub(crate) fn is_refuted(hang: &Hang, sample: &NodeSample<'_>) -> bool {
+    let states = |named: bool| {
+        let is_named = |one: &RankSample| hang.culprits.iter().any(|of| of.pid == one.pid);
+        let ranks = sample.ranks.iter().filter(move |one| one.ended.is_none() && is_named(one) == named);
+        ranks.filter_map(|one| one.state.as_ref())
+    };
+    match hang.kind {
+        HangKind::Gone => states(false).any(transfers),
+        HangKind::Stopped => states(true).any(|state| state.state.is_some_and(|state| state != 'T')),
+        HangKind::Behind | HangKind::Blocked | HangKind::Storage => {
+            states(true).any(|state| !is_at_rest(state) && !is_held(state))
+        }
+        HangKind::OwnGpu | HangKind::Order | HangKind::AllWait => {
+            sample.logged.is_some_and(|logged| logged > hang.named)
+        }
+    }
+}
+
+/// The ranks of a node that are at rest, are stopped, or have ended.
 pub(crate) fn at_rest<'a>(sample: &'a NodeSample<'_>) -> Vec<&'a RankSample> {
-    let rests = |state: &RankState| state.state == Some('T') || is_at_rest(state);
     let rests = |one: &&RankSample| one.ended.is_some() || one.state.as_ref().is_some_and(rests);
     sample.ranks.iter().filter(rests).collect()
 }

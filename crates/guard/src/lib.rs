@@ -14,6 +14,7 @@
 mod config;
 mod judge;
 mod nodes;
+mod rests;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,8 @@ pub use config::{GuardConfig, GuardMode};
 pub use nodes::judge_nodes;
 pub use sample::{Counts, CountsOf, NodeSample, RankOps, RankSample, RankState};
 
-use judge::{at_rest, culprit, judge, polling_stragglers};
+use judge::{at_rest, culprit, is_of_storage, is_refuted, judge, polling_stragglers};
+use rests::Rests;
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
 /// proof counts.
@@ -37,6 +39,8 @@ const BEGUN_S: f64 = 10.0;
 const SUSPICIOUS: UnixMillis = 15_000;
 /// The same if no GPU waits, and those of other nodes may, milliseconds. Idle jobs of several nodes cost a probe from then on.
 const SUSPICIOUS_IDLE: UnixMillis = 60_000;
+/// A hang that no sample has confirmed for this long ends no job, milliseconds. The first node of a job looks at the others every 30 s.
+const CONFIRMED: UnixMillis = 90_000;
 
 /// What the guard knows about a run.
 #[derive(Debug)]
@@ -49,6 +53,9 @@ pub struct Guard {
     since: Option<UnixMillis>,
     /// Since when no GPU works, after they had begun to.
     still: Option<UnixMillis>,
+    rests: Rests,
+    /// When the open hang was found last.
+    confirmed: Option<UnixMillis>,
 }
 
 /// A change of [`Guard::hangs`].
@@ -56,14 +63,23 @@ pub struct Guard {
 pub enum News {
     /// A hang was named, or the one that was named turned out to be another kind.
     Named(Hang),
-    /// Work went on.
+    /// Work went on, or a rank that was named does something after all.
     Over(Hang),
 }
 
 impl Guard {
     /// `before`: what an earlier sampler of the run found. Whether its hang goes on is judged anew.
     pub fn new(config: GuardConfig, before: Hangs) -> Self {
-        Guard { config, hangs: before.bounded(), worked_s: 0.0, since: None, still: None }
+        let hangs = before.bounded();
+        Guard {
+            config,
+            hangs,
+            worked_s: 0.0,
+            since: None,
+            still: None,
+            rests: Rests::default(),
+            confirmed: None,
+        }
     }
 
     /// Hangs so far.
@@ -90,6 +106,11 @@ impl Guard {
         lasts(self.since, SUSPICIOUS) || lasts(self.still, SUSPICIOUS_IDLE)
     }
 
+    /// Whether the open hang was found again a moment ago. A job is ended only then.
+    pub fn is_confirmed(&self, now: UnixMillis) -> bool {
+        self.confirmed.is_some_and(|time| now.saturating_sub(time) <= CONFIRMED)
+    }
+
     /// The statement of this node for the others of its job, if no GPU of it has worked for [`GuardConfig::after`]. It is not made if
     /// a rank may work: where no GPU waits, all ranks have to be at rest, and otherwise as many as there are idle GPUs.
     pub fn stands_still(&self, sample: &NodeSample<'_>) -> Option<NodeWait> {
@@ -99,17 +120,23 @@ impl Guard {
         }
         let waiting = sample.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
         let resting = at_rest(sample);
+        let rests_long = |one: &&RankSample| {
+            let rest = self.rests.since(one).map(|rest| sample.end.saturating_sub(rest.max(since)));
+            rest.is_some_and(|rest| Duration::from_millis(rest) >= self.config.after)
+        };
         // A rank of an idle GPU may compute on the CPU, for example in an evaluation: then all others wait for work.
         let works = match waiting {
             0 => resting.is_empty() || resting.len() < sample.ranks.len(),
             _ => resting.len() < sample.gpus.len() - waiting,
         };
-        if works {
+        if works || !resting.iter().all(rests_long) {
             return None;
         }
         let (at_rest, behind) = match waiting {
             0 => (resting, Vec::new()),
             _ if waiting == sample.gpus.len() => (Vec::new(), polling_stragglers(sample)),
+            // With a blocking synchronization more ranks sleep than GPUs are idle: which ones are waited for is not known then.
+            _ if resting.len() == sample.gpus.len() - waiting => (resting, Vec::new()),
             _ => (Vec::new(), Vec::new()),
         };
         let named = |ranks: Vec<&RankSample>| ranks.into_iter().take(MOST_AT_REST).map(culprit).collect();
@@ -127,13 +154,19 @@ impl Guard {
         })
     }
 
-    /// Records a hang that shows only over all nodes of the job, unless one is open.
-    pub fn add_of_nodes(&mut self, hang: Hang) -> Option<News> {
-        self.still.and_then(|_| self.name(hang))
+    /// Records what all nodes of the job together show: a hang, or that there is none.
+    pub fn add_of_nodes(&mut self, found: Option<Hang>, now: UnixMillis) -> Option<News> {
+        self.still?;
+        match found {
+            Some(hang) => self.name(hang),
+            None if self.open().is_some_and(is_of_nodes) => self.end(now),
+            None => None,
+        }
     }
 
-    /// Records a hang: a new one, or the proof that a wait for storage is one.
+    /// Records a hang: a new one, the proof that a wait for storage is one, or one that is known.
     fn name(&mut self, found: Hang) -> Option<News> {
+        self.confirmed = Some(found.named);
         match self.hangs.open() {
             Some(open) if open.kind == HangKind::Storage && found.kind.is_hang() => {
                 *open = Hang { since: open.since, act: open.act.take(), ..found }.bounded();
@@ -169,6 +202,11 @@ impl Guard {
             true => Some((*self.still.get_or_insert(sample.start)).max(moved)),
             false => None,
         };
+        match self.since.or(self.still) {
+            Some(begin) if sample.running && !works => self.rests.add(sample, begin),
+            _ if sample.running && !works && waits => self.rests.add(sample, sample.start),
+            _ => self.rests.clear(),
+        }
         // Suspended time and time without samples do not count.
         if !sample.running || works || !waits {
             self.since = None;
@@ -177,18 +215,33 @@ impl Guard {
         }
         let since = (*self.since.get_or_insert(sample.start)).max(moved);
         self.since = Some(since);
-        let found = judge(sample, since, self.worked_s >= BEGUN_S, &self.config);
+        let found = judge(sample, since, self.worked_s >= BEGUN_S, &self.config, &self.rests);
+        let is_refuted = |open: &Hang| (sample.alone || !is_of_nodes(open)) && is_refuted(open, sample);
         match self.hangs.open() {
             // Progress while GPUs wait between operations.
             Some(open) if moved > open.named => self.end(moved),
+            Some(open) if found.is_none() && is_refuted(open) => self.end(sample.end),
             _ => found.and_then(|found| self.name(found)),
         }
     }
 
     /// Ends the open hang, when work has gone on.
     fn end(&mut self, time: UnixMillis) -> Option<News> {
+        self.confirmed = None;
         let open = self.hangs.open()?;
         open.over = Some(time.max(open.named));
         Some(News::Over(open.clone()))
     }
+}
+
+/// Whether a hang of a job of several nodes was found over all of them. A node alone names only ranks of its own, and does not know
+/// whether all ranks of the job wait.
+fn is_of_nodes(hang: &Hang) -> bool {
+    hang.kind == HangKind::AllWait || hang.culprits.iter().any(|one| one.node.is_some())
+}
+
+/// Whether a hang is a wait for a file system, however long it has lasted.
+fn is_wait_for_storage(hang: &Hang) -> bool {
+    let in_storage = || hang.culprits.iter().any(|one| one.kernel.as_deref().is_some_and(is_of_storage));
+    hang.kind == HangKind::Storage || (hang.kind == HangKind::Blocked && in_storage())
 }

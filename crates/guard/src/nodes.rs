@@ -31,17 +31,18 @@ pub fn judge_nodes(
     if standing.len() != nodes || nodes < 2 || !standing.iter().all(|(_, wait)| stands(wait)) {
         return None;
     }
-    let (waiting, resting): (Vec<_>, Vec<_>) = standing.iter().partition(|(_, wait)| wait.waiting_gpus > 0);
+    let resting: Vec<_> = standing.iter().filter(|(_, wait)| !wait.at_rest.is_empty()).collect();
+    let waiting = standing.iter().filter(|(_, wait)| wait.waiting_gpus > 0).count();
     let since = standing.iter().map(|(_, wait)| wait.since).max()?;
     let long = |time: UnixMillis| span(Duration::from_millis(now.saturating_sub(time)).as_secs_f64());
-    let gpus: u32 = waiting.iter().map(|(_, wait)| wait.waiting_gpus).fold(0, u32::saturating_add);
-    if waiting.is_empty() || resting.len() > MOST_NODES {
+    let gpus: u32 = standing.iter().map(|(_, wait)| wait.waiting_gpus).fold(0, u32::saturating_add);
+    if waiting == 0 || resting.len() > MOST_NODES {
         return None;
     }
     let mut signs = vec![format!(
         "no GPU of the job's {nodes} nodes worked for {}; on {} of them GPUs only ran kernels that wait",
         long(since),
-        waiting.len()
+        waiting
     )];
     let of = |name: &str, ranks: &[Culprit]| {
         let own = |one: &Culprit| Culprit { node: Some(name.to_owned()), ..one.clone() };
@@ -54,6 +55,10 @@ pub fn judge_nodes(
     let mut culprits: Vec<Culprit> =
         resting.iter().flat_map(|(name, wait)| of(name, &wait.at_rest)).collect();
     let kind = if resting.is_empty() {
+        // A node with idle GPUs that names no rank at rest: what they do is not known.
+        if standing.iter().any(|(_, wait)| wait.waiting_gpus < wait.gpus) {
+            return None;
+        }
         // A second sign beside the GPUs.
         let moved = standing.iter().map(|(_, wait)| wait.moved).collect::<Option<Vec<_>>>();
         let logged = standing.iter().filter_map(|(_, wait)| wait.logged).max();
@@ -77,16 +82,18 @@ pub fn judge_nodes(
             _ => HangKind::AllWait,
         }
     } else {
-        let names: Vec<&str> = resting.iter().map(|(name, _)| name.as_str()).collect();
-        signs.push(format!(
-            "the GPUs of {} are idle, and its ranks neither compute nor transfer data",
-            names.join(", ")
-        ));
+        let ended = culprits.iter().all(|one| one.exit.is_some());
+        signs.extend(resting.iter().map(|(name, wait)| match wait.waiting_gpus {
+            _ if ended => format!("the processes of all ranks of {name} have ended"),
+            0 => format!("the GPUs of {name} are idle, and its ranks neither compute nor transfer data"),
+            _ => format!("on {name} as many ranks neither compute nor transfer data as GPUs are idle"),
+        }));
         let is_in = |state| culprits.iter().any(|one| one.state == Some(state));
         let blocked = is_in('D');
         let storage = culprits.iter().any(|one| one.kernel.as_deref().is_some_and(is_of_storage));
         let is_long = Duration::from_millis(now.saturating_sub(since)) >= set.after_storage;
         match (storage, blocked) {
+            _ if ended => HangKind::Gone,
             _ if is_in('T') => HangKind::Stopped,
             (true, _) if !is_long => HangKind::Storage,
             (true, _) | (_, true) => HangKind::Blocked,
@@ -110,6 +117,8 @@ pub fn judge_nodes(
 
 #[cfg(test)]
 mod tests {
+    use railgate_model::ProcessExit;
+
     use super::*;
 
     const NOW: UnixMillis = 1_700_000_600_000;
@@ -164,6 +173,32 @@ mod tests {
         assert_eq!(judged(&[wait], 1), None);
         let many: Vec<NodeWait> = (0..5).map(|_| rest.clone()).chain([waits(300)]).collect();
         assert_eq!(judged(&many, 6), None, "half of the job rests");
+    }
+
+    #[test]
+    fn a_node_all_of_whose_ranks_have_ended_is_named_with_their_exit() {
+        let mut ended = rests(&[8], "");
+        ended.at_rest[0].exit = Some(ProcessExit::Code(1));
+        let hang = judged(&[waits(300), ended], 2).unwrap();
+        assert_eq!(hang.sentence(), "the process of rank 8 on n1 ended with exit code 1, and 8 GPUs wait");
+        assert_eq!(
+            (hang.kind, hang.signs[1].as_str()),
+            (HangKind::Gone, "the processes of all ranks of n1 have ended")
+        );
+    }
+
+    #[test]
+    fn ranks_at_rest_on_a_node_whose_other_gpus_wait_are_named() {
+        let mixed = NodeWait { waiting_gpus: 6, ..rests(&[9, 10], "futex_wait_queue") };
+        let hang = judged(&[waits(300), mixed.clone()], 2).unwrap();
+        assert_eq!(
+            hang.sentence(),
+            "ranks 9 and 10 on n1 are asleep (futex_wait_queue) and compute nothing, and 14 GPUs wait"
+        );
+        assert_eq!(hang.signs[1], "on n1 as many ranks neither compute nor transfer data as GPUs are idle");
+        // Two GPUs are idle, and which ranks they belong to is not known: not all ranks wait.
+        let unclear = NodeWait { at_rest: Vec::new(), logged: Some(NOW - 290_000), ..mixed };
+        assert_eq!(judged(&[waits(300), unclear], 2), None);
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl HangKind {
     pub fn advice(self) -> &'static str {
         match self {
             HangKind::Stopped => {
-                "find out who stopped the process: a debugger, a tool, or memory that ran out"
+                "find out who stopped the process: a debugger, `kill -STOP`, or a program that watches resources"
             }
             HangKind::Blocked => "check the file system or the device that the rank waits for",
             HangKind::Storage => "look at the file server first; the job continues if it answers",

@@ -35,7 +35,7 @@ pub struct RankReading {
     pub kernel: Option<String>,
     /// CPU time of it and of all processes below it, also of those that have ended, clock ticks.
     pub cpu_ticks: u64,
-    /// Bytes that they read and wrote by system calls (`rchar` and `wchar` of `/proc/PID/io`); `None`: not shown.
+    /// Bytes that they read and wrote (`rchar` and `wchar` of `/proc/PID/io`, or `read_bytes` and `write_bytes`); `None`: not shown.
     pub bytes: Option<u64>,
 }
 
@@ -82,12 +82,14 @@ fn one(
     Some(reading)
 }
 
-/// `rchar` and `wchar` of a process.
+/// `rchar` and `wchar` of a process, or the bytes that reached a disk if those are more: asynchronous I/O and mapped files count only there.
 fn transferred(proc: &Path, pid: u32) -> Option<u64> {
     let text = read::prefix(&proc.join(pid.to_string()).join("io"), IO_BYTES).ok()?;
     let field =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    Some(field("rchar:")?.saturating_add(field("wchar:")?))
+    let calls = field("rchar:")?.saturating_add(field("wchar:")?);
+    let disk = |name| field(name).unwrap_or(0);
+    Some(calls.max(disk("read_bytes:").saturating_add(disk("write_bytes:"))))
 }
 
 /// When one of these files was last written to; links are not followed. `None`: none is a regular file that can be reached.

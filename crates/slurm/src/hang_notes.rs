@@ -5,7 +5,8 @@
 //! slurmctld keeps it, so no user can forge or hide an entry. slurmctld has no compare-and-swap: a node writes that it ends the
 //! job, then counts, and takes it back if earlier ones have used up the limit. All nodes use the same order (time, then job). The
 //! controller's program reads from the same entry that the guard ended the job, and not its owner; so does `railgate launch`.
-//! Nothing but time and that retraction removes such an entry: a later hang of the same job does not replace it.
+//! Nothing but time and that retraction removes such an entry, as long as a node has at most [`MOST`] of them: a later hang of the same job does not
+//! replace it, and entries of jobs that were not ended make room first.
 //!
 //! A comment that railgate did not write is never changed; such a node ends no job.
 
@@ -24,7 +25,7 @@ const HOUR: u64 = 3600;
 /// Hangs within this time of each other may have a common cause, seconds.
 const AT_ONCE: u64 = 600;
 /// Most entries of a node. `sinfo` cuts a comment after 512 characters.
-const MOST: usize = 8;
+const MOST: usize = 12;
 
 /// A job that hangs, or that the guard ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -128,7 +129,8 @@ impl HangNote {
         let at_once = others(&mut all.iter().filter(near));
         if at_once >= limits.at_once.try_into().unwrap_or(usize::MAX) {
             return Err(format!(
-                "{at_once} other jobs hang at the same time, which suggests a common cause (guard.max_at_once = {})",
+                "{} at the same time, which suggests a common cause (guard.max_at_once = {})",
+                counted(at_once, "other job hangs", "other jobs hang"),
                 limits.at_once
             ));
         }
@@ -136,7 +138,8 @@ impl HangNote {
         let waits = |one: &&HangNote| one.stage == HangStage::Storage && one.counts(self.time);
         let storage = others(&mut all.iter().filter(waits));
         if own.stage == HangStage::Storage && storage > 0 {
-            return Err(format!("it waits for storage, and so do {storage} other jobs"));
+            let others = counted(storage, "other job does", "other jobs do");
+            return Err(format!("it waits for storage, as {others}"));
         }
         let before = |one: &&HangNote| {
             one.stage.was_ended() && one.counts(self.time) && (one.time, one.job) < (self.time, self.job)
@@ -144,7 +147,8 @@ impl HangNote {
         let ended = others(&mut all.iter().filter(before));
         if ended >= limits.per_hour.try_into().unwrap_or(usize::MAX) {
             return Err(format!(
-                "{ended} jobs that hung were ended within an hour (guard.max_per_hour = {})",
+                "{} within an hour (guard.max_per_hour = {})",
+                counted(ended, "job that hung was ended", "jobs that hung were ended"),
                 limits.per_hour
             ));
         }
@@ -200,6 +204,10 @@ impl HangChange {
     }
 }
 
+fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// The comment with this change, without old entries. `None`: it is not railgate's, and stays.
 fn changed(comment: &str, change: &HangChange, now: UnixSeconds) -> Option<String> {
     if !comment.is_empty() && !comment.starts_with(NOTE) {
@@ -208,8 +216,11 @@ fn changed(comment: &str, change: &HangChange, now: UnixSeconds) -> Option<Strin
     let mut all = HangNote::all(comment);
     all.retain(|one| one.counts(now));
     change.make(&mut all);
-    let from = all.len().saturating_sub(MOST);
-    let list: Vec<String> = all.iter().skip(from).map(HangNote::to_string).collect();
+    while all.len() > MOST {
+        let oldest = all.iter().position(|one| !one.stage.was_ended()).unwrap_or(0);
+        all.remove(oldest);
+    }
+    let list: Vec<String> = all.iter().map(HangNote::to_string).collect();
     Some(if list.is_empty() { String::new() } else { format!("{NOTE}{}", list.join(", ")) })
 }
 
