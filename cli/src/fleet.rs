@@ -5,6 +5,7 @@ mod node;
 mod overview;
 mod page;
 mod silences;
+mod work;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use railgate_model::UnixMillis;
 use serde::Serialize;
 
 use crate::output::{self, Format};
+use crate::pause::who;
 use crate::{Site, exit};
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +29,8 @@ Examples:
   railgate fleet lemons --format json
   railgate fleet --format html --out fleet.html
                                  one page: what needs action, figures, nodes by days
+  railgate fleet repaired gn017 --why 'new fans'
+                                 its faults before this no longer count
   railgate fleet silences        nodes about which no alerts are sent
 
 Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. Intervals contain the true value with a \
@@ -83,6 +87,10 @@ enum Command {
     Cost,
     /// All events as JSON, for other programs
     Export,
+    /// Record a repair of nodes: their faults before it no longer count, and they are on probation
+    Repaired(work::WorkArgs),
+    /// Record other work on nodes, for example a firmware update
+    Maintained(work::WorkArgs),
     /// Silences that hold now: nodes about which no alerts are sent
     Silences,
     /// Send no alerts about nodes for some time
@@ -131,6 +139,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Unsilence { id }) => return silences::remove(site, &database, id),
         _ => {}
     }
+    // Before the identity changes.
+    let who = who();
     let known = load(&database, !is_page)?;
     match &args.command {
         // Done above: they need no history.
@@ -148,6 +158,8 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Lemons) => overview::lemons(&known, format)?,
         Some(Command::Cost) => cost::print(&known, format)?,
         Some(Command::Export) => output::json(&Export { schema: 1, events: &known.events })?,
+        Some(Command::Repaired(work)) => return work::enter(&known, &database, &who, work, true, format),
+        Some(Command::Maintained(work)) => return work::enter(&known, &database, &who, work, false, format),
     }
     Ok(exit::OK)
 }

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use railgate_fleet::{
     Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Outcome, Shared, SharedKind, Source, What,
 };
-use railgate_fleet_store::Writer;
+use railgate_fleet_store::{EnteredFile, Writer};
 use railgate_model::{Class, Severity};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -316,6 +316,54 @@ fn the_export_has_all_events() {
     let fleet = Fleet::new();
     let all: Value = serde_json::from_str(&fleet.said(&["export"])).unwrap();
     assert_eq!(all["events"].as_array().unwrap().len(), 64 * 2 + 10 + 4 + 30 + 1 + 3);
+}
+
+/// What `railgate-fleet` does with the events that were entered.
+fn take_in_what_was_entered(fleet: &Fleet) {
+    let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let entered = EnteredFile::beside(&fleet.database).read().unwrap();
+    assert_eq!(entered.problems, [""; 0]);
+    Writer::open(&fleet.database, "test", now).unwrap().take_in(&entered.events, now).unwrap();
+}
+
+#[test]
+fn a_repaired_node_is_on_probation_and_its_faults_before_no_longer_count() {
+    let fleet = Fleet::new();
+    has(&fleet.said(&["node", "n05"]), &["n05: lemon", "proposal  drain it"]);
+    let said = fleet.said(&["repaired", "n05", "--why", "new board"]);
+    has(&said, &["n05: repaired at 20", ": new board", "then `railgate fleet node n05` shows it"]);
+    fleet.said(&["maintained", "n[40-41]", "--why", "BIOS 2.4", "--ago", "2h"]);
+    take_in_what_was_entered(&fleet);
+    let said = fleet.said(&["node", "n05"]);
+    has(&said, &["n05: on probation after a repair", "faults    0 in", "repaired by ", ": new board"]);
+    assert!(!said.contains("proposal"), "{said}");
+    has(&fleet.said(&["node", "n41"]), &["maintained by ", ": BIOS 2.4"]);
+    let entered = fleet.json(&["maintained", "n01", "--card", "GPU-1", "--why", "reseated"]);
+    let work = &entered["events"][0]["what"]["maintained"];
+    assert_eq!((&work["card"], &work["repair"]), (&"GPU-1".into(), &false.into()), "{entered}");
+}
+
+#[test]
+fn work_on_an_unknown_node_or_card_is_refused() {
+    let fleet = Fleet::new();
+    for (words, part) in [
+        (&["n99", "--why", "a"][..], "n99: the history has no such node"),
+        (&["n[1-", "--why", "a"], "n[1-: not the name of a node, nor a host list: "),
+        (&["", "--why", "a"], "no node is named"),
+        (
+            &["n[01-02]", "--why", "a", "--card", "GPU-1"],
+            "--card GPU-1: a card is in one node, and 2 are named",
+        ),
+        (&["n01", "--why", "a", "--card", "GPU-2"], "GPU-2: never seen in n01"),
+        (&["n01", "--why", " "], "--why: needs 1 to 200 printable characters"),
+        (&["n01", "--why", "a", "--ago", "29days"], "--ago: at most 28days"),
+        (&["n01"], "--why"),
+    ] {
+        let output = fleet.run(&[&["repaired"], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        has(&String::from_utf8(output.stderr).unwrap(), &[part]);
+    }
+    assert_eq!(EnteredFile::beside(&fleet.database).size(), 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use railgate_alerts::{Condition, Observation, fleet_conditions};
 use railgate_fleet::{Event, History, Settings, judge};
 use railgate_fleet_intake::Intake;
-use railgate_fleet_store::{StoreError, Taken, Writer};
+use railgate_fleet_store::{EnteredFile, StoreError, Taken, Writer};
 use railgate_metrics::{FLEET_FILE, FleetNow, TextfileDir, fleet_page};
 use railgate_model::UnixMillis;
 use railgate_slurm::{Appended, NodeState};
@@ -39,6 +39,8 @@ pub(crate) struct Desk {
     metrics: Metrics,
     /// The reservation that each node is in, by the last answer of slurmctld.
     reservations: BTreeMap<String, String>,
+    /// Size of the file of entered events whose events are in the history.
+    entered: u64,
 }
 
 /// The last judgement.
@@ -120,6 +122,7 @@ impl Desk {
             judged: Judged::default(),
             metrics: Metrics::default(),
             reservations: BTreeMap::new(),
+            entered: 0,
         })
     }
 
@@ -199,8 +202,11 @@ impl Desk {
             }
         }
         let mut next = self.intake.clone();
-        let events = self.nodes(&mut next, now, &mut passed);
+        let mut events = self.nodes(&mut next, now, &mut passed);
+        let (entered, size) = self.entered(&mut passed);
+        events.extend(entered);
         self.keep(next, &events, now, &mut passed)?;
+        self.entered = size;
         if now.saturating_sub(self.intake.swept) >= SWEEP_EVERY {
             passed.swept = self.writer.forget_before(self.from(now), now)?;
             let mut next = self.intake.clone();
@@ -247,6 +253,25 @@ impl Desk {
         let Some(cluster) = self.site.cluster()? else { return Ok(Scanned::default()) };
         scan(&self.site.config.report, &cluster, &mut next.reports, ONE_SCAN)
             .map_err(|why| format!("reports: {why}"))
+    }
+
+    /// The events that admins have entered, and the size of their file; none if the file has not grown.
+    fn entered(&self, passed: &mut Passed) -> (Vec<Event>, u64) {
+        let file = EnteredFile::beside(&self.site.config.fleet.database);
+        let size = file.size();
+        if size == self.entered {
+            return (Vec::new(), size);
+        }
+        match file.read() {
+            Ok(entered) => {
+                passed.notes.extend(entered.problems);
+                (entered.events, size)
+            }
+            Err(why) => {
+                passed.problems.push(format!("entered events: {why}"));
+                (Vec::new(), self.entered)
+            }
+        }
     }
 
     /// The site's table, and the nodes of Slurm if they are due.

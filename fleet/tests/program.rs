@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use railgate_fleet::{Event, Source, What};
-use railgate_fleet_store::Reader;
+use railgate_fleet_store::{EnteredFile, Reader};
 use railgate_model::{Class, Severity};
 use railgate_node_report::testing::{finding, job, part};
 use railgate_node_report::{EvidenceItem, NodeReport, SlurmEnd, SlurmView};
@@ -133,6 +133,31 @@ fn reading_the_same_sources_again_changes_nothing() {
     fs::remove_dir_all(place.at("fleet")).unwrap();
     place.once();
     assert_eq!(of_sources(place.events()), before);
+}
+
+#[test]
+fn work_that_admins_entered_is_taken_in_once() {
+    let place = Place::new();
+    place.once();
+    let what = What::Maintained {
+        node: "n1".to_owned(),
+        repair: true,
+        card: None,
+        by: "alice".to_owned(),
+        why: "new fans".to_owned(),
+    };
+    let event = Event { id: "repaired/n1//1".to_owned(), time: now() - 60_000, source: Source::Root, what };
+    let file = EnteredFile::beside(&place.at("fleet/fleet.db"));
+    file.add(std::slice::from_ref(&event)).unwrap();
+    let said = place.once();
+    assert!(said.contains("1 new events") && place.events().contains(&event), "{said}");
+    assert!(place.once().contains("0 new events"));
+    // A line that is not valid is named, and the others count.
+    let path = place.at("fleet/entered.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("for ever\n{text}")).unwrap();
+    let said = place.once();
+    assert!(said.contains("entered.jsonl:1: ") && said.contains("; the line is ignored"), "{said}");
 }
 
 #[test]

@@ -81,9 +81,16 @@ fn in_words(what: &What) -> String {
             Some(false) => "rebooted unexpectedly".to_owned(),
             None => "rebooted; it is not known whether that was requested".to_owned(),
         },
-        What::Maintained { repair, card, .. } => {
-            let what = if *repair { "repaired" } else { "maintained" };
-            card.as_ref().map_or_else(|| what.to_owned(), |card| format!("{what}: card {card}"))
+        What::Maintained { repair, card, by, why, .. } => {
+            let mut text = if *repair { "repaired" } else { "maintained" }.to_owned();
+            if !by.is_empty() {
+                text.push_str(&format!(" by {by}"));
+            }
+            text.extend(card.iter().map(|card| format!(", card {card}")));
+            if !why.is_empty() {
+                text.push_str(&format!(": {why}"));
+            }
+            text
         }
         What::SelfTested { figure, value, passed, .. } => {
             let value = value.map_or_else(|| "no value".to_owned(), |value| format!("{value}"));

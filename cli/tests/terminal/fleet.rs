@@ -48,7 +48,13 @@ fn events() -> Vec<Event> {
             },
             What::Finding(finding),
             What::SelfTested { node: node.clone(), figure: text.clone(), value: None, passed: None },
-            What::Maintained { node: node.clone(), repair: false, card: Some(text.clone()) },
+            What::Maintained {
+                node: node.clone(),
+                repair: false,
+                card: Some(text.clone()),
+                by: text.clone(),
+                why: text.clone(),
+            },
             What::JobEnded(attempt),
             What::Drained { node, by: Drainer::Admin, reason: text.clone() },
         ]);
@@ -77,6 +83,14 @@ pub(crate) fn fleet(stage: &mut Stage) {
     stage.shows_both(&["fleet", "card", &text], true);
     stage.shows_both(&["fleet", "cost"], true);
     stage.shows(&["fleet", "export"]);
+    for command in ["repaired", "maintained"] {
+        // The name of the user is from the environment, and kept as printable text.
+        stage.env("SUDO_USER", &text);
+        stage.shows_both(&["fleet", command, "gn1", "--why", "fans", "--card", &text], true);
+        stage.shows(&["fleet", command, &text, "--why", "fans"]);
+        stage.shows(&["fleet", command, "gn1", "--why", "fans", "--card", &format!("x{text}")]);
+        stage.run(&["fleet", command, "gn1", "--why", &text]);
+    }
     for command in ["incidents", "lemons"] {
         stage.run(&["fleet", command]);
         stage.run(&["fleet", command, "--format", "json"]);

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use railgate_fsutil::Untrusted;
+use railgate_fsutil::{ReadError, Untrusted};
 use railgate_text::Printable;
 use rusqlite::ErrorCode;
 
@@ -11,6 +11,9 @@ pub enum StoreError {
     /// Others can change the path.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
+    /// A file beside the history cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The file system is not a known local one.
     #[error("{}: SQLite needs a local disk, and this is {kind}", Printable(path.display()))]
     NotLocal {

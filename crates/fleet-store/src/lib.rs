@@ -4,6 +4,7 @@
 //! fleet.db         events by id, the lease of the writer; 0600
 //! fleet.db-wal     SQLite's write-ahead log: empty after each intake
 //! fleet.db.lock    lock between processes of this machine
+//! entered.jsonl    events that admins entered, which the writer takes in; 0600
 //! ```
 //!
 //! - [`Writer`] is the only one that writes: by a lock on this machine, and by a lease in the file where a disk moves between two
@@ -15,6 +16,7 @@
 
 mod backup;
 mod check;
+mod entered;
 mod error;
 mod file_system;
 mod reader;
@@ -22,6 +24,7 @@ mod rows;
 mod schema;
 mod writer;
 
+pub use entered::{Entered, EnteredFile};
 pub use error::StoreError;
 pub use reader::Reader;
 pub use writer::{Taken, Writer};

@@ -323,7 +323,7 @@ pub enum What {
         /// As [`Attempt::attempt`].
         attempt: u32,
     },
-    /// An admin worked on a node.
+    /// An admin worked on a node: `railgate fleet repaired` and `railgate fleet maintained`.
     Maintained {
         /// The node.
         node: String,
@@ -331,6 +331,12 @@ pub enum What {
         repair: bool,
         /// UUID of the card that was repaired or replaced; `None` for the node as a whole.
         card: Option<String>,
+        /// The admin; empty if not known.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+        /// What was done; empty if not known.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        why: String,
     },
     /// A figure of a self-test by root.
     SelfTested {

@@ -89,7 +89,8 @@ impl History {
     /// Puts events in order. Events after `now` are left out. Of events with the same id, one counts.
     pub fn new(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> History {
         let (ordered, conflicting) = ordered(events, now);
-        let begin = ordered.first().map_or(now, |event| event.time);
+        let is_observed = |event: &&Event| !matches!(event.what, What::Maintained { .. });
+        let begin = ordered.iter().find(is_observed).map_or(now, |event| event.time);
         let last = ordered.last().map(|event| event.time);
         let mut history = History { now, begin, last, conflicting, ..History::default() };
         let mut attempts: BTreeMap<(u32, u32), Attempt> = BTreeMap::new();
@@ -263,10 +264,11 @@ impl History {
                 node.outage = Some(Outage::Drained { by, reason });
             }
             What::Resumed { node } => self.node(&node, time).marks.push(Mark { time, out: false }),
-            What::Maintained { node, repair, card } => {
-                let node = self.node(&node, time);
+            // An admin may enter work of a time of which the history knows nothing: the node was not observed then.
+            What::Maintained { node, repair, card, .. } => {
+                let index = self.index_of(&node, self.now);
                 if repair {
-                    node.repairs.push((time, card));
+                    self.nodes[index].repairs.push((time, card));
                 }
             }
             What::SelfTested { node, passed, .. } => {

@@ -24,6 +24,10 @@ fn name(node: usize) -> String {
     format!("n{node:02}")
 }
 
+fn repaired(node: String) -> What {
+    What::Maintained { node, repair: true, card: None, by: String::new(), why: String::new() }
+}
+
 impl Story {
     fn new() -> Story {
         let mut story = Story { events: Vec::new(), now: T + 28 * DAY };
@@ -367,13 +371,26 @@ fn a_lemon_in_an_open_incident_is_not_proposed_until_it_ends() {
     assert!(story.judge().node("n05").unwrap().proposes_drain());
 }
 
+/// A record of work before the history began would otherwise make days of service without a fault.
+#[test]
+fn other_work_on_a_node_changes_no_figure() {
+    let mut story = Story::new();
+    story.fault(5, T + 3 * DAY, Some(1));
+    let before = story.judge();
+    let work =
+        |node| What::Maintained { node, repair: false, card: None, by: String::new(), why: String::new() };
+    story.add(T - 20 * DAY, work(name(5)));
+    story.add(T + 10 * DAY, work(name(6)));
+    assert_eq!(story.judge(), before);
+}
+
 #[test]
 fn a_repaired_node_is_on_probation_and_the_same_fault_ends_it() {
     let mut story = Story::new();
     for day in [3, 9, 15] {
         story.fault(5, T + day * DAY, Some(1));
     }
-    story.add(T + 22 * DAY, What::Maintained { node: name(5), repair: true, card: None });
+    story.add(T + 22 * DAY, repaired(name(5)));
     let judgement = story.judge();
     let record = judgement.node("n05").unwrap();
     assert_eq!((record.standing, record.faults), (Standing::Probation, 0));

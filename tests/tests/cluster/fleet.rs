@@ -91,6 +91,14 @@ fn a_leaf_switch_that_takes_its_nodes_with_it_is_one_incident() -> Result<()> {
         }
         let page = cluster.root().run(&["railgate", "fleet", "--format", "html"])?.ok()?;
         assert!(page.contains("sw1") && page.contains("gn[1-3]"), "{page}");
+
+        let words = ["railgate", "fleet", "repaired", "gn1", "--why", "new cable"];
+        cluster.root().run(&words)?.ok()?;
+        let owner = cluster.root().run(&["stat", "-c", "%U %a", &format!("{DIR}/entered.jsonl")])?.ok()?;
+        assert_eq!(owner.trim(), "slurm 600");
+        take_in(cluster)?;
+        let said = cluster.root().run(&["railgate", "fleet", "node", "gn1"])?.ok()?;
+        assert!(said.contains("repaired by ") && said.contains(": new cable"), "{said}");
         Ok(())
     })
 }

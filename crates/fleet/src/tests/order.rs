@@ -23,7 +23,7 @@ fn eventful() -> Story {
         story.add(T + 10 * DAY + HOUR, What::Down { node: name(node) });
     }
     story.add(T + 2 * DAY, What::JobStarted(attempt(1, 0..64, T + 20 * DAY - HOUR, None)));
-    story.add(T + 22 * DAY, What::Maintained { node: name(5), repair: true, card: None });
+    story.add(T + 22 * DAY, repaired(name(5)));
     // Two contents for one id: what two controllers wrote.
     let mut other = story.events.last().unwrap().clone();
     other.time -= 10 * DAY;

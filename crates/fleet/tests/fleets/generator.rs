@@ -458,11 +458,11 @@ impl World {
                 if of_lemon && matches!(self.machines[node].bad, Bad::Board(_)) {
                     self.close_lemon(node, time);
                 }
-                self.emit(time, Source::Root, What::Maintained { node: name, repair: true, card: None });
+                self.emit(time, Source::Root, repaired(name));
             }
         } else if what < 0.22 {
             // An admin believes to have repaired it.
-            self.emit(time, Source::Root, What::Maintained { node: name, repair: true, card: None });
+            self.emit(time, Source::Root, repaired(name));
         } else {
             self.emit(time, Source::Root, What::Rebooted { node: name, expected: Some(true) });
         }
@@ -489,6 +489,10 @@ impl World {
         }
         self.cards(node);
     }
+}
+
+fn repaired(node: String) -> What {
+    What::Maintained { node, repair: true, card: None, by: String::new(), why: String::new() }
 }
 
 fn leaf(group: usize, rail: usize) -> String {
