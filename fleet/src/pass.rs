@@ -135,8 +135,9 @@ impl Desk {
         if let Some(states) = states {
             self.reservations = conditions::reservations(states);
         }
-        let of_nodes = conditions::of_nodes(states.unwrap_or_default());
-        let mut conditions: Vec<_> = self.judged.conditions.iter().cloned().chain(of_nodes).collect();
+        let states = states.unwrap_or_default();
+        let of_slurm = conditions::of_nodes(states).into_iter().chain(conditions::of_hangs(states, now));
+        let mut conditions: Vec<_> = self.judged.conditions.iter().cloned().chain(of_slurm).collect();
         for condition in &mut conditions {
             condition.add_reservations(&self.reservations);
         }
