@@ -239,7 +239,8 @@ fn tell(hung: &HungJob, log: Option<&PathBuf>, text: &str) {
 fn lines(node: &str, job: u32, hang: &Hang, whose: &str) -> (String, String) {
     let since = clock(hang.since);
     let since = since.get(..8).unwrap_or_default();
-    let what = format!("it hangs on {node} since {since} UTC: {} (railgate report {job})", hang.sentence());
+    let what =
+        format!("it has been hung on {node} since {since} UTC: {} (railgate report {job})", hang.sentence());
     (
         format!("railgate: the job's steps are ended by {whose}: {what}"),
         format!("railgate: the job's steps are not ended, although {whose} asks for it: WHY; {what}"),
@@ -257,7 +258,7 @@ mod tests {
     #[test]
     fn the_lines_in_the_log_name_the_wish_and_the_hang() {
         let (done, not_done) = lines("gn4", 7, &hang(HangKind::Stopped), "--railgate-hang=end");
-        let what = "it hangs on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate report 7)";
+        let what = "it has been hung on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate report 7)";
         assert_eq!(done, format!("railgate: the job's steps are ended by --railgate-hang=end: {what}"));
         assert_eq!(
             not_done,

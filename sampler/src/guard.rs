@@ -183,8 +183,8 @@ fn line(node: &str, job: u32, hang: &Hang) -> String {
     let since = clock(hang.since);
     let since = since.get(..8).unwrap_or_default();
     let (what, may) = match hang.kind {
-        HangKind::Storage => ("the job waits", "; it continues if the storage answers"),
-        _ => ("the job hangs", ""),
+        HangKind::Storage => ("the job has been waiting", "; it continues if the storage answers"),
+        _ => ("the job has been hung", ""),
     };
     format!(
         "railgate: {what} on {node} since {since} UTC: {}{may} (railgate report {job} --live)",
@@ -244,10 +244,10 @@ mod tests {
         let hang = |kind| Hang { kind, ..railgate_node_report::testing::hang(1_700_000_000_000) };
         assert_eq!(
             line("gn4", 7, &hang(HangKind::Stopped)),
-            "railgate: the job hangs on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate \
+            "railgate: the job has been hung on gn4 since 22:13:20 UTC: rank 2 is stopped (SIGSTOP), and 3 GPUs wait (railgate \
              report 7 --live)"
         );
-        assert!(line("gn4", 7, &hang(HangKind::Storage)).contains("the job waits on gn4"));
+        assert!(line("gn4", 7, &hang(HangKind::Storage)).contains("the job has been waiting on gn4"));
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
         let (leaves, stops) = (submit("gn1", "leaves")?, submit("gn2", "stops")?);
 
         let said = until_named(cluster, leaves)?;
-        assert!(said.starts_with("railgate: the job hangs on gn1 since "), "{said}");
+        assert!(said.starts_with("railgate: the job has been hung on gn1 since "), "{said}");
         let what = "the process of rank 1 ended with exit code 0, and 1 GPU waits";
         assert!(said.contains(what), "{said}");
         let said = until_named(cluster, stops)?;
@@ -87,7 +87,8 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
         assert_eq!(mode, 0o600);
 
         let why = one_line(&alice.run(&["railgate", "why", &stops.to_string()])?.ok()?);
-        let answer = why.split_once("ANSWER it hangs since ").map(|(_, answer)| answer).unwrap_or_default();
+        let answer =
+            why.split_once("ANSWER it has been hung since ").map(|(_, answer)| answer).unwrap_or_default();
         assert!(
             answer.contains("rank 1 is stopped (SIGSTOP), and 1 GPU waits (gn2) SIGN 1 of 2 GPUs"),
             "{why}"

@@ -44,7 +44,7 @@ fn a_job_that_hangs_is_ended_as_its_owner_wishes_and_comes_back() -> Result<()> 
         let said = line(cluster, with_srun, "steps are ended")?;
         assert!(
             said.starts_with(
-                "railgate: the job's steps are ended by --railgate-hang=end: it hangs on gn1 since "
+                "railgate: the job's steps are ended by --railgate-hang=end: it has been hung on gn1 since "
             ) && said.contains(what),
             "{said}"
         );
@@ -108,7 +108,7 @@ fn a_guard_that_is_killed_ends_no_job_by_mistake_and_every_report_is_written() -
         let (before, named, ended) = (submit("gn1")?, submit("gn2")?, submit("gn3")?);
         line(cluster, before, "at work")?;
         kill_sampler(cluster, "gn1", before)?;
-        line(cluster, named, "the job hangs on gn2")?;
+        line(cluster, named, "the job has been hung on gn2")?;
         kill_sampler(cluster, "gn2", named)?;
         // The line is written before the signal is sent; a guard that is killed between them leaves the job as it is.
         line(cluster, ended, "steps are ended")?;

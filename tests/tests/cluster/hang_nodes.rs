@@ -27,7 +27,10 @@ fn a_node_whose_ranks_all_rest_is_named_by_the_jobs_first_node() -> Result<()> {
 
         let said = until_named(cluster, rests)?;
         let what = "ranks 2 and 3 on gn2 are asleep (hrtimer_nanosleep) and compute nothing, and 2 GPUs wait";
-        assert!(said.starts_with("railgate: the job hangs on gn1 since ") && said.contains(what), "{said}");
+        assert!(
+            said.starts_with("railgate: the job has been hung on gn1 since ") && said.contains(what),
+            "{said}"
+        );
         let said = until_named(cluster, broken)?;
         assert!(said.contains("4 GPUs wait, those of all ranks, and port mlx5_1:1 is DOWN on gn4"), "{said}");
 
@@ -36,7 +39,7 @@ fn a_node_whose_ranks_all_rest_is_named_by_the_jobs_first_node() -> Result<()> {
             let text = one_line(&alice.run(&["railgate", "why", &rests.to_string()])?.ok()?);
             let both = ["; ranks 0-1 on gn1 in <module> (rank:", "; ranks 2-3 on gn2 in <module> (rank:"];
             let is_whole = |text: &String| {
-                text.contains("ANSWER it hangs since ") && both.iter().any(|part| text.contains(part))
+                text.contains("ANSWER it has been hung since ") && both.iter().any(|part| text.contains(part))
             };
             Ok(Some(text).filter(is_whole))
         })?;

@@ -50,7 +50,7 @@ mod tests {
         let head: Vec<&str> = text.lines().take(4).collect();
         assert!(head[0].ends_with(": running"), "{text}");
         assert!(
-            head[1].starts_with("ANSWER   it hangs since ")
+            head[1].starts_with("ANSWER   it has been hung since ")
                 && text.contains("(1 min 50 s): rank 3 is stopped"),
             "{text}"
         );
@@ -61,7 +61,7 @@ mod tests {
             "{text}"
         );
         let text = said("RUNNING", HangKind::Storage, None);
-        assert!(text.contains("ANSWER   it waits for storage since "), "{text}");
+        assert!(text.contains("ANSWER   it has been waiting for storage since "), "{text}");
         // It continued.
         let text = said("RUNNING", HangKind::Stopped, Some(60_000));
         assert!(text.contains("ANSWER   it runs, and no hang is known"), "{text}");

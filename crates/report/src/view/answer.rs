@@ -56,14 +56,14 @@ fn first_open(attempt: &Attempt) -> Option<(&NodeReport, &Hang)> {
 }
 
 fn hangs(rows: &mut Vec<(&'static str, String)>, node: &NodeReport, hang: &Hang, now: UnixMillis) {
-    let verb = if hang.kind.is_hang() { "hangs" } else { "waits for storage" };
+    let what = if hang.kind.is_hang() { "hung" } else { "waiting for storage" };
     let lasts = span(float(now.saturating_sub(hang.since)) / 1000.0);
     let since = clock(hang.since);
     let since = since.get(..8).unwrap_or_default();
     let sentence = plain(&hang.sentence());
     rows.push((
         "ANSWER",
-        format!("it {verb} since {since} UTC ({lasts}): {sentence} ({})", shorten(&node.node, 40)),
+        format!("it has been {what} since {since} UTC ({lasts}): {sentence} ({})", shorten(&node.node, 40)),
     ));
     rows.extend(hang.signs.iter().map(|sign| ("SIGN", plain(sign))));
     rows.extend(hang.act.iter().map(|act| ("GUARD", plain(&act.sentence()))));
