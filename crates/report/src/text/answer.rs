@@ -65,6 +65,7 @@ mod tests {
         // It continued.
         let text = said("RUNNING", HangKind::Stopped, Some(60_000));
         assert!(text.contains("ANSWER   it runs, and no hang is known"), "{text}");
+        assert!(text.contains("DO       look at PHASES in `railgate report"), "{text}");
         assert!(text.contains("the ranks continue"), "{text}");
         let text = said("CANCELLED", HangKind::Stopped, None);
         assert!(text.contains("ANSWER   ") && text.contains("SIGN     the program of rank 3"), "{text}");

@@ -27,7 +27,7 @@ pub(crate) fn answer(report: &JobReport, now: UnixMillis) -> Answer {
     let mut rows = Vec::new();
     match last.and_then(|attempt| first_open(attempt)) {
         Some((node, hang)) if runs => hangs(&mut rows, node, hang, now),
-        _ if runs => rows.push(("ANSWER", "it runs, and no hang is known".to_owned())),
+        _ if runs => rows.extend(no_hang(report, last)),
         found => {
             let text = match telling(report) {
                 Some((_, analysis)) => verdict(report, analysis),
@@ -44,6 +44,20 @@ pub(crate) fn answer(report: &JobReport, now: UnixMillis) -> Answer {
         rows.push(("DO", report.next_steps.join(" | ")));
     }
     Answer { job, rows }
+}
+
+/// That no hang is known is no proof that the job advances: what was looked at, and where to look next.
+fn no_hang(report: &JobReport, last: Option<&Attempt>) -> [(&'static str, String); 2] {
+    let (seen, silent) = last.map_or((0, 0), |attempt| (attempt.nodes.len(), attempt.silent_nodes.len()));
+    let nodes = match silent {
+        0 => String::new(),
+        _ => format!("; {seen} of {} nodes have reported", seen + silent),
+    };
+    let next = format!(
+        "look at PHASES in `railgate report {} --live`; hangs are not looked for with [guard] mode = \"off\", and not found on GPUs before Hopper",
+        report.job
+    );
+    [("ANSWER", format!("it runs, and no hang is known{nodes}")), ("DO", next)]
 }
 
 /// The first hang that has not ended, of a rank that is known if there is one; a wait for storage counts last.
