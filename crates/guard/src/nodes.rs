@@ -220,7 +220,7 @@ mod tests {
         let down = NodeWait { ports_down: vec!["mlx5_2:1 is DOWN".to_owned()], ..waits(300) };
         let hang = judged(&[waits(300), down], 2).unwrap();
         assert_eq!(hang.kind, HangKind::AllWait);
-        assert_eq!(hang.sentence(), "16 GPUs wait, those of all ranks, and port mlx5_2:1 is DOWN on n1");
+        assert_eq!(hang.sentence(), "all 16 GPUs wait, and port mlx5_2:1 is DOWN on n1");
         assert_eq!(hang.advice(), "check the cable and the switch port: mlx5_2:1 is DOWN on n1");
     }
 

@@ -282,7 +282,9 @@ impl Hang {
             HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
             HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
             HangKind::Order if self.culprits.is_empty() => {
-                format!("{wait}, and the ranks are in different operations, so none of these ends")
+                format!(
+                    "{wait}, and the ranks are in different operations, so none of these operations completes"
+                )
             }
             HangKind::Order => format!("{who} in another operation than the other ranks, and {wait}"),
             HangKind::OwnGpu => {
@@ -290,14 +292,14 @@ impl Hang {
                 format!("{who} waiting for a kernel of {own} that does not end, and {wait}")
             }
             HangKind::AllWait if !self.ports_down.is_empty() => {
-                format!("{wait}, those of all ranks, and port {}", self.ports_down.join(", "))
+                format!("all {wait}, and port {}", self.ports_down.join(", "))
             }
             HangKind::AllWait => {
                 // Without counts it is not known whether one is.
                 let none = if self.operation.is_some() { ", and no rank is behind" } else { "" };
                 format!(
-                    "{wait}, those of all ranks{none}; possible causes: operations in a different order or of different \
-                     size, a message that is not received, or a broken link"
+                    "all {wait}{none}; possible causes: operations in a different order or of different size, a message \
+                     that is not received, or a broken link"
                 )
             }
         }
@@ -456,11 +458,12 @@ mod tests {
             say(HangKind::Storage, &many, None)
                 .starts_with("ranks 1, 2, 3, 4 and 2 more are waiting for storage")
         );
-        assert!(say(HangKind::AllWait, &[], None).starts_with(
-            "3 GPUs wait, those of all ranks; possible causes: operations in a different order"
-        ));
+        assert!(
+            say(HangKind::AllWait, &[], None)
+                .starts_with("all 3 GPUs wait; possible causes: operations in a different order")
+        );
         assert!(say(HangKind::AllWait, &[], Some(operation.clone())).starts_with(
-            "3 GPUs wait in AllReduce number 1182, those of all ranks, and no rank is behind; possible causes: "
+            "all 3 GPUs wait in AllReduce number 1182, and no rank is behind; possible causes: "
         ));
     }
 

@@ -147,7 +147,7 @@ fn evidence_from_a_hung_job_is_reported_and_cannot_do_harm() -> Result<()> {
         listen(cluster, "gn1", silent)?;
         for (_, id) in &jobs {
             let said = until_named(cluster, *id)?;
-            assert!(said.contains("2 GPUs wait, those of all ranks; possible causes: operations in a different order"), "{said}");
+            assert!(said.contains("all 2 GPUs wait; possible causes: operations in a different order"), "{said}");
         }
         let says = |id: u32, part: &str| {
             poll::until(2 * MINUTE, &format!("'{part}' in the report of job {id}"), || {

@@ -32,7 +32,7 @@ fn a_node_whose_ranks_all_rest_is_named_by_the_jobs_first_node() -> Result<()> {
             "{said}"
         );
         let said = until_named(cluster, broken)?;
-        assert!(said.contains("4 GPUs wait, those of all ranks, and port mlx5_1:1 is DOWN on gn4"), "{said}");
+        assert!(said.contains("all 4 GPUs wait, and port mlx5_1:1 is DOWN on gn4"), "{said}");
 
         // The partial report that names it follows the line in the log; the stacks of both nodes are there, grouped.
         let why = poll::until(MINUTE, "the hang and the stacks", || {
