@@ -77,6 +77,15 @@ impl GuardConfig {
             && lasts(hang.since) >= self.end_after
     }
 
+    /// Duration of a wait after which a node takes the stacks of its ranks, although it has named none of them: before the steps may be
+    /// ended because of a rank of another node.
+    pub fn stacks_after(&self) -> Duration {
+        match self.mode {
+            GuardMode::End => self.after.min(self.end_after / 2),
+            GuardMode::Off | GuardMode::Report | GuardMode::Notify => self.after,
+        }
+    }
+
     /// Values out of range, one line each.
     pub fn problems(&self) -> Vec<String> {
         let limits = [

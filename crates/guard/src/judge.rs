@@ -90,9 +90,9 @@ impl Case<'_> {
         }
         let last = gone.iter().filter_map(|one| Some(one.ended?.0)).max()?;
         let case = Case { since: self.since.max(last), ..*self };
-        // Ranks that worked for longer than that do not need the rank that ended, nor do those that wait for one that saves.
-        let saves = || self.running().any(|one| one.state.as_ref().is_some_and(transfers));
-        if !case.lasts(after) || self.since > last.saturating_add(NEEDED) || saves() {
+        // Ranks that worked for longer than that do not need the rank that ended, nor do those that wait for one that saves or computes.
+        let other_reason = || saves_on_any(self.sample) || computes_on_cpu(self.sample);
+        if !case.lasts(after) || self.since > last.saturating_add(NEEDED) || other_reason() {
             return None;
         }
         let signs = gone.iter().filter_map(|one| {
@@ -104,9 +104,9 @@ impl Case<'_> {
 
     fn stopped(&self, after: Duration) -> Option<Hang> {
         let is_stopped = |one: &&RankSample| one.state.as_ref().is_some_and(|state| state.state == Some('T'));
-        let stopped: Vec<&RankSample> = self.running().filter(is_stopped).collect();
+        let stopped: Vec<&RankSample> = running(self.sample).filter(is_stopped).collect();
         // If all are, the job is suspended.
-        if stopped.is_empty() || stopped.len() == self.running().count() || !self.lasts(after) {
+        if stopped.is_empty() || stopped.len() == running(self.sample).count() || !self.lasts(after) {
             return None;
         }
         let signs =
@@ -156,10 +156,6 @@ impl Case<'_> {
         Some(self.hang(kind, behind, signs(sleep)))
     }
 
-    fn running(&self) -> impl Iterator<Item = &RankSample> {
-        self.sample.ranks.iter().filter(|one| one.ended.is_none())
-    }
-
     /// Ranks of this node with fewer operations than others, and what shows it.
     fn behind(&self) -> Option<(Vec<&RankSample>, Vec<String>)> {
         let counts = self.sample.counts?;
@@ -185,7 +181,7 @@ impl Case<'_> {
             return None;
         }
         let cpu = |one: &&RankSample| one.state.as_ref().and_then(|state| state.cpu_percent);
-        let all: Vec<&RankSample> = self.running().collect();
+        let all: Vec<&RankSample> = running(self.sample).collect();
         let known: Vec<f64> = all.iter().map(cpu).collect::<Option<_>>()?;
         let sleeping: Vec<&RankSample> =
             all.iter().zip(&known).filter(|(_, cpu)| **cpu < COMPUTES).map(|(one, _)| *one).collect();
@@ -250,7 +246,7 @@ impl Case<'_> {
         let of = counts.communicators.iter().find(|of| of.differs())?;
         let mut by_op: BTreeMap<&str, Vec<&RankSample>> = BTreeMap::new();
         for one in &of.ranks {
-            by_op.entry(&one.op).or_default().extend(self.running().filter(|rank| rank.pid == one.pid));
+            by_op.entry(&one.op).or_default().extend(running(self.sample).filter(|rank| rank.pid == one.pid));
         }
         let number = of.ranks.first()?.ops;
         let each = by_op.iter().map(|(op, of)| format!("operation {number} of {} is {op}", ranks(of)));
@@ -285,11 +281,10 @@ impl Case<'_> {
     }
 
     fn hang(&self, kind: HangKind, culprits: &[&RankSample], more: Vec<String>) -> Hang {
-        let gpus = self.sample.gpus;
-        let waiting = gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
+        let waiting = waiting_gpus(self.sample);
         let mut signs = vec![format!(
             "{waiting} of {} GPUs of this node only ran kernels that wait, and none worked, for {}",
-            gpus.len(),
+            self.sample.gpus.len(),
             self.span(self.since),
         )];
         signs.extend(more);
@@ -307,6 +302,26 @@ impl Case<'_> {
             act: None,
         }
     }
+}
+
+/// Whether a rank that has not ended reads or saves data.
+fn saves_on_any(sample: &NodeSample<'_>) -> bool {
+    running(sample).any(|one| one.state.as_ref().is_some_and(transfers))
+}
+
+/// Whether a rank that has not ended may compute on the CPU while its GPU is idle, for example in an evaluation: then the others wait
+/// for it. Which GPU a rank uses is not known, so the GPUs that wait and the ranks at rest are counted.
+fn computes_on_cpu(sample: &NodeSample<'_>) -> bool {
+    let resting = running(sample).filter(|one| one.state.as_ref().is_some_and(rests)).count();
+    waiting_gpus(sample) + resting < running(sample).count()
+}
+
+fn running<'a>(sample: &'a NodeSample<'_>) -> impl Iterator<Item = &'a RankSample> {
+    sample.ranks.iter().filter(|one| one.ended.is_none())
+}
+
+fn waiting_gpus(sample: &NodeSample<'_>) -> usize {
+    sample.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count()
 }
 
 fn gone_first(gone: &[&RankSample]) -> Option<UnixMillis> {
@@ -329,7 +344,7 @@ fn behind_in(counts: &Counts) -> Option<&CountsOf> {
 /// Returns the stragglers of this node: its running ranks that have enqueued fewer operations in the communicator than other ranks.
 fn stragglers<'a>(sample: &'a NodeSample<'_>, communicator: &CountsOf) -> Vec<&'a RankSample> {
     let pids = communicator.behind();
-    sample.ranks.iter().filter(|one| one.ended.is_none() && pids.contains(&one.pid)).collect()
+    running(sample).filter(|one| pids.contains(&one.pid)).collect()
 }
 
 /// Returns the stragglers of this node if all of them poll their GPUs, and otherwise none.
@@ -371,16 +386,15 @@ pub(crate) fn rests(state: &RankState) -> bool {
 /// Whether this sample shows that a hang is none, or has ended, although GPUs still wait: a rank that is named computes, transfers data or
 /// waits for requests again, or the job has written to its logs. A rank without a reading, or under a debugger, shows nothing.
 pub(crate) fn is_refuted(hang: &Hang, sample: &NodeSample<'_>) -> bool {
-    let states = |named: bool| {
-        let is_named = |one: &RankSample| hang.culprits.iter().any(|of| of.pid == one.pid);
-        let ranks = sample.ranks.iter().filter(move |one| one.ended.is_none() && is_named(one) == named);
+    let named = || {
+        let ranks = running(sample).filter(|one| hang.culprits.iter().any(|of| of.pid == one.pid));
         ranks.filter_map(|one| one.state.as_ref())
     };
     match hang.kind {
-        HangKind::Gone => states(false).any(transfers),
-        HangKind::Stopped => states(true).any(|state| state.state.is_some_and(|state| state != 'T')),
+        HangKind::Gone => saves_on_any(sample) || computes_on_cpu(sample),
+        HangKind::Stopped => named().any(|state| state.state.is_some_and(|state| state != 'T')),
         HangKind::Behind | HangKind::Blocked | HangKind::Storage => {
-            states(true).any(|state| !is_at_rest(state) && !is_held(state))
+            named().any(|state| !is_at_rest(state) && !is_held(state))
         }
         HangKind::OwnGpu | HangKind::Order | HangKind::AllWait => {
             sample.logged.is_some_and(|logged| logged > hang.named)

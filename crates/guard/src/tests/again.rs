@@ -74,6 +74,26 @@ fn a_rank_that_has_ended_is_no_proof_while_another_one_saves() {
 }
 
 #[test]
+fn a_rank_that_has_ended_is_no_proof_while_another_one_computes_on_the_cpu() {
+    // Rank 3 uses no GPU.
+    for gpus in [vec![Idle, Waits, Waits, Idle], vec![Idle, Waits, Waits]] {
+        let mut run = Run::new();
+        run.gpus = gpus;
+        run.ranks[3].ended = Some((run.now, ProcessExit::Code(0)));
+        run.pass(1200);
+        assert_eq!(run.news, []);
+        // A rank that merely rests on the CPU computes nothing.
+        run.ranks[0].state = Some(asleep());
+        run.pass(30);
+        assert_eq!((run.named().unwrap().kind, run.culprits()), (HangKind::Gone, vec![3]));
+        // It computes after all.
+        run.ranks[0].state = Some(spins());
+        run.pass(10);
+        assert!(run.guard.open().is_none());
+    }
+}
+
+#[test]
 fn a_wait_for_storage_ends_a_job_only_if_its_owner_named_a_time_however_long_it_lasts() {
     let mut run = Run::rank_2(waits_for_nfs());
     run.pass(3600);
