@@ -1,6 +1,6 @@
 //! When the steps of a job that hangs are ended.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,9 @@ pub(crate) struct Wish<'a> {
     pub(crate) step: &'a str,
     /// Their start under `railgate launch`.
     pub(crate) start: u32,
-    /// The job's own log.
+    /// A rank of this node has not ended, or none is known. The script of the job may run on without them.
+    pub(crate) runs: bool,
+    /// The job's own log; `None`: Slurm is asked for it.
     pub(crate) log: Option<PathBuf>,
 }
 
@@ -114,7 +116,7 @@ impl Ending {
                 self.work(mine, move || {
                     announced
                         .announce()
-                        .inspect_err(|why| tell(&announced, log.as_ref(), &not_ended.replace("WHY", why)))
+                        .inspect_err(|why| tell(&announced, log.as_deref(), &not_ended.replace("WHY", why)))
                 });
             }
             (Stage::Announced(hung), None) => self.work(mine, move || hung.withdraw()),
@@ -136,6 +138,7 @@ impl Ending {
                 tracing::warn!(job = mine.job, "guard: the steps are not ended: {why}");
                 return Told::NotEnded(why);
             }
+            (Stage::Ending(_), Some(_)) if !wish.runs => self.stage = Stage::Done,
             (Stage::Ending(attempt), Some(_)) if now.saturating_sub(attempt.since) < millis(KILL_AFTER) => {
                 self.stage = Stage::Ending(attempt);
             }
@@ -144,7 +147,7 @@ impl Ending {
                 let why = format!("the step still runs {} s after SIGKILL", KILL_AFTER.as_secs());
                 let (log, said) = (wish.log.clone(), attempt.not_ended.replace("WHY", &why));
                 self.work(mine, move || {
-                    tell(attempt.end.hung(), log.as_ref(), &said);
+                    tell(attempt.end.hung(), log.as_deref(), &said);
                     log_failure(attempt.end.hung(), attempt.end.take_back());
                     Ok(())
                 });
@@ -190,10 +193,10 @@ impl Ending {
             let permitted = of_end.permit();
             match &permitted {
                 Ok(()) => {
-                    tell(of_end.hung(), log.as_ref(), &done);
+                    tell(of_end.hung(), log.as_deref(), &done);
                     signal(&of_end, &step, false);
                 }
-                Err(why) => tell(of_end.hung(), log.as_ref(), &not_permitted.replace("WHY", why)),
+                Err(why) => tell(of_end.hung(), log.as_deref(), &not_permitted.replace("WHY", why)),
             }
             permitted
         });
@@ -228,10 +231,9 @@ fn signal(end: &HangEnd, step: &str, kill: bool) {
 }
 
 /// Adds a line to the job's log; a file server may not answer, so this is no reason to wait.
-fn tell(hung: &HungJob, log: Option<&PathBuf>, text: &str) {
-    let Some(log) = log else { return };
+fn tell(hung: &HungJob, log: Option<&Path>, text: &str) {
     if let Err(why) = append_to_log(&hung.job, log, text) {
-        tracing::info!(job = hung.job.id, "{log:?}: the line about the hang is not written: {why}");
+        tracing::info!(job = hung.job.id, "the line about the hang is not written: {why}");
     }
 }
 

@@ -90,7 +90,7 @@ impl Guarding {
             self.states.clear();
         }
         // A node whose ranks only wait for another node takes its stacks as well, and so does one whose ranks are at rest.
-        let lasts = guard.waits_for(sample.end()) >= self.config.after || wait.is_some();
+        let lasts = guard.waits_for(sample.end()) >= self.config.stacks_after() || wait.is_some();
         if guard.waits_since().is_none() && wait.is_none() {
             self.taken = false;
         } else if !self.taken && (lasts || matches!(news, Some(News::Named(_)))) {
@@ -106,7 +106,8 @@ impl Guarding {
         }
         if self.config.mode == GuardMode::End {
             let rank = of_step.values().flatten().next().copied();
-            self.end(mine, rank, sample.end(), outputs.log());
+            let runs = rank_samples.is_empty() || rank_samples.iter().any(|one| one.ended.is_none());
+            self.end(mine, rank, runs, sample.end(), outputs.log());
         }
         soon
     }
@@ -122,7 +123,14 @@ impl Guarding {
     }
 
     /// Ends the step of this rank if the job hangs for long enough.
-    fn end(&mut self, mine: &Mine, rank: Option<&TaskRank>, now: UnixMillis, log: Option<PathBuf>) {
+    fn end(
+        &mut self,
+        mine: &Mine,
+        rank: Option<&TaskRank>,
+        runs: bool,
+        now: UnixMillis,
+        log: Option<PathBuf>,
+    ) {
         let Some(guard) = &mut self.guard else { return };
         let (whose, storage) = match self.choice {
             Some(choice) => ("--railgate-hang=end", choice.after.is_some()),
@@ -130,7 +138,7 @@ impl Guarding {
         };
         let confirmed = guard.is_confirmed(now);
         let (step, start) = rank.map_or(("", 0), |rank| (rank.step.as_str(), rank.start_number));
-        let wish = Wish { config: &self.config, whose, storage, confirmed, step, start, log };
+        let wish = Wish { config: &self.config, whose, storage, confirmed, step, start, runs, log };
         let hang = guard.open().cloned();
         let act = match self.ending.step(mine, &wish, hang.as_ref(), now) {
             Told::Nothing => return,
@@ -155,9 +163,7 @@ impl Guarding {
         match news {
             News::Named(hang) => {
                 tracing::info!(job = mine.job, kind = ?hang.kind, "guard: {}", hang.signs.join("; "));
-                if matches!(self.config.mode, GuardMode::Notify | GuardMode::End)
-                    && let Some(log) = log
-                {
+                if matches!(self.config.mode, GuardMode::Notify | GuardMode::End) {
                     notify(mine, hang, log);
                 }
             }
@@ -167,11 +173,11 @@ impl Guarding {
 }
 
 /// Adds a line to the job's log, in a thread: a file server may not answer.
-fn notify(mine: &Mine, hang: &Hang, log: PathBuf) {
+fn notify(mine: &Mine, hang: &Hang, log: Option<PathBuf>) {
     let (job, text) = (mine.report.job.clone(), line(&mine.report.node, mine.job, hang));
     let write = move || {
-        if let Err(why) = append_to_log(&job, &log, &text) {
-            tracing::info!(job = job.id, "{log:?}: the line about the hang is not written: {why}");
+        if let Err(why) = append_to_log(&job, log.as_deref(), &text) {
+            tracing::info!(job = job.id, "the line about the hang is not written: {why}");
         }
     };
     if let Err(why) = std::thread::Builder::new().stack_size(256 << 10).spawn(write) {

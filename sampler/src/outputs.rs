@@ -71,7 +71,8 @@ impl Outputs {
         self.known.files.iter().map(|file| PathBuf::from(&file.path)).collect()
     }
 
-    /// The log that all ranks share, and so the job's own; without one the first that was found.
+    /// The log that all ranks share, and so the job's own; without one the first that was found. `None` on a node
+    /// whose tasks write to `srun`.
     pub(crate) fn log(&self) -> Option<PathBuf> {
         let shared = self.known.files.iter().find(|file| file.rank.is_none());
         shared.or(self.known.files.first()).map(|file| PathBuf::from(&file.path))

@@ -71,8 +71,9 @@ pub use standing::{StandingNodes, looks_at_others, standing_nodes};
 /// Tasks that the programs' isolated children can run, besides the probe's own.
 pub fn tasks() -> Vec<railgate_child::Task> {
     let mut tasks = railgate_store::TASKS.to_vec();
-    tasks.extend([notify::TASK, application::TASK, ranks::TASK, preflight_mark::TASK, launched::TASK]);
+    tasks.extend([application::TASK, ranks::TASK, preflight_mark::TASK, launched::TASK]);
     tasks.push(lost_script::TASK);
     tasks.extend(hang_end::TASKS);
+    tasks.extend(notify::TASKS);
     tasks
 }

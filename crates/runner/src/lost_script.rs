@@ -84,7 +84,7 @@ impl BatchScript {
         let tell = |what: &str| {
             tracing::warn!(job = self.job.id, "{what}");
             let line = format!("railgate: {what}");
-            let append = |output: &PathBuf| append_to_log(&self.job, output, &line);
+            let append = |output: &PathBuf| append_to_log(&self.job, Some(output), &line);
             if let Some(Err(why)) = lost.output.as_ref().filter(|_| !told).map(append) {
                 tracing::info!(
                     job = self.job.id,

@@ -17,6 +17,7 @@ use railgate_text::printable;
 use serde::{Deserialize, Serialize};
 
 use crate::Hook;
+use crate::act::loaded;
 
 /// A home directory on a network that hangs must not delay the prolog.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -24,8 +25,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const SLURM_DEADLINE: Duration = Duration::from_secs(10);
 
 const APPEND: &str = "tell-owner";
+const OUTPUT: &str = "job-output";
 
-pub(crate) const TASK: Task = Task::new(APPEND, append);
+pub(crate) const TASKS: [Task; 2] = [Task::new(APPEND, append), Task::new(OUTPUT, output)];
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
@@ -83,12 +85,34 @@ pub fn append_to_output(hook: &Hook, client: &Client, text: &str) {
     }
 }
 
-/// Appends a line to a log of a running job. Returns after five seconds at the latest.
+/// Appends a line to a log of a running job. Returns after five seconds at the latest. `path`: if it is `None`, Slurm is asked for the output
+/// file of the job, for up to ten seconds more: of a task that `srun` has started, only the node of the batch script knows where its output
+/// goes.
 ///
 /// # Errors
-/// Returns why it was not written: its owner may not write there, it is no regular file, or it does not exist.
-pub fn append_to_log(job: &Job, path: &Path, text: &str) -> Result<(), String> {
-    append_as_owner(job, path, &printable(text), false)
+/// Returns why it was not written, with the path: its owner may not write there, it is no regular file, it does not exist, or slurmctld
+/// does not answer.
+pub fn append_to_log(job: &Job, path: Option<&Path>, text: &str) -> Result<(), String> {
+    let path = path.map_or_else(|| output_of(job), |path| Ok(path.to_owned()))?;
+    append_as_owner(job, &path, &printable(text), false).map_err(|why| format!("{path:?}: {why}"))
+}
+
+/// Asks in a child: Slurm's commands need memory.
+fn output_of(job: &Job) -> Result<PathBuf, String> {
+    if job.uid == 0 {
+        return Err("a job of root".to_owned());
+    }
+    let order = serde_json::to_vec(&job.id).map_err(|why| why.to_string())?;
+    let path = railgate_child::ask(OUTPUT, &order, SLURM_DEADLINE)?;
+    serde_json::from_slice(&path).map_err(|why| why.to_string())
+}
+
+fn output(input: &[u8]) -> Result<Vec<u8>, String> {
+    let job: u32 = serde_json::from_slice(input).map_err(|why| why.to_string())?;
+    let (_, _, client) = loaded()?;
+    let view = client.owners_view(job).map_err(|why| why.to_string())?;
+    let path = view.output.ok_or("Slurm names no output file of the job")?;
+    serde_json::to_vec(&path).map_err(|why| why.to_string())
 }
 
 fn append_as_owner(job: &Job, path: &Path, text: &str, create: bool) -> Result<(), String> {

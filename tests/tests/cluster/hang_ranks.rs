@@ -42,7 +42,7 @@ const KINDS: [Kind; 32] = [
     ("fifo", "3", "rank 3 is asleep ("),
     ("flock", "2", "rank 2 is asleep ("),
     ("swapped", "6", "8 GPUs wait, and the ranks are in different operations"),
-    ("waits", "none", "8 GPUs wait in AllReduce number 41, those of all ranks, and no rank is behind"),
+    ("waits", "none", "all 8 GPUs wait in AllReduce number 41, and no rank is behind"),
     ("kernel", "0", "rank 0 is waiting for a kernel of its own GPU that does not end"),
     ("computes", "5", ""),
     ("cpu", "5", ""),
@@ -140,6 +140,57 @@ fn each_kind_is_named_with_its_rank_or_not_at_all() -> Result<()> {
             wrong.extend(play(cluster, round, "srun rank")?);
         }
         anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    })
+}
+
+/// Kinds for a job of four nodes. The first runs by default, all with `RAILGATE_HANGS=all`.
+const OF_FOUR_NODES: [Kind; 4] = [
+    ("exit-1", "30", "the process of rank 30 ended with exit code 1, and 7 GPUs wait in AllReduce number 41"),
+    ("lock", "13", "rank 13 is asleep (futex"),
+    ("stop", "21", "rank 21 is stopped (SIGSTOP)"),
+    ("kernel", "0", "rank 0 on gn1 is waiting for a kernel of its own GPU that does not end"),
+];
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_rank_of_a_job_of_four_nodes_is_named_with_the_stacks_of_all_nodes() -> Result<()> {
+    let all = std::env::var("RAILGATE_HANGS").is_ok_and(|wanted| wanted == "all");
+    let kinds = if all { &OF_FOUR_NODES[..] } else { &OF_FOUR_NODES[..1] };
+    counted(4)?.test(|cluster| {
+        prepared(cluster)?;
+        let alice = cluster.alice();
+        for (play, quit, what) in kinds {
+            let words =
+                ["-N4", "-n32", "--ntasks-per-node=8", "--gres=gpu:8", "-o", "log.%j", "--open-mode=append"];
+            // Ended so soon that the other nodes have to be quick with their stacks.
+            let ends = *play == "exit-1";
+            let script = if ends { "#SBATCH --railgate-hang=end,after=30s\nsrun rank" } else { "srun rank" };
+            let id = alice.clone().env("PLAY", play).env("QUIT", quit).sbatch(&words, script)?;
+            let said = until_named(cluster, id)?;
+            println!("{play:<9} {quit:<6} {said}");
+            assert!(said.contains(what), "{said}");
+            let text = poll::until(2 * MINUTE, &format!("the stacks of {play}"), || {
+                let text = one_line(&alice.run(&["railgate", "why", &id.to_string()])?.ok()?);
+                Ok(Some(text).filter(|text| text.contains("STACKS 31 ranks in ")))
+            })?;
+            // A process that has ended has no stack.
+            assert!(ends || text.contains(&format!("; rank {quit} on gn")), "{text}");
+            if ends {
+                cluster.wait_job(id, &["FAILED"], 2 * MINUTE)?;
+                let said = log(cluster, id);
+                assert!(
+                    said.contains("railgate: the job's steps are ended by --railgate-hang=end: "),
+                    "{said}"
+                );
+            } else {
+                alice.run(&["scancel", &id.to_string()])?.ok()?;
+                cluster.wait_job(id, &["CANCELLED"], 2 * MINUTE)?;
+            }
+            for node in cluster.nodes() {
+                cluster.wait_node(node, "idle", 2 * MINUTE, |node| node.state().starts_with("IDLE"))?;
+            }
+        }
         Ok(())
     })
 }
