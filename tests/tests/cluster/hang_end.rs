@@ -87,6 +87,57 @@ fn a_job_that_hangs_is_ended_as_its_owner_wishes_and_comes_back() -> Result<()> 
     })
 }
 
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_hung_job_whose_slurmstepd_is_killed_is_not_ended_by_mistake_and_has_its_report() -> Result<()> {
+    let builder = Builder::new(3).config(CONFIG)?.file("/usr/local/bin/rank", RANK);
+    builder.test(|cluster| {
+        with_gpm(cluster)?;
+        let alice = cluster.alice();
+        let submit = |node: &str, play: &str| {
+            let words = ["-N1", "-n2", "-w", node, "--gres=gpu:2", "-o", "log.%j"];
+            let session = alice.clone().env("PLAY", play).env("WORK_S", "12");
+            session.sbatch(&words, &format!("{END}srun rank"))
+        };
+        let kill = |node: &str, step: &str| {
+            let pattern = format!("^slurmstepd: \\[{step}\\]");
+            cluster.root().on(node).run(&["pkill", "-9", "-f", &pattern])?.ok().map(drop)
+        };
+        let (named, ending, batch) =
+            (submit("gn1", "leaves")?, submit("gn2", "stops")?, submit("gn3", "leaves")?);
+        line(cluster, named, "the job has been hung on gn1")?;
+        kill("gn1", &format!("{named}.0"))?;
+        line(cluster, batch, "the job has been hung on gn3")?;
+        kill("gn3", &format!("{batch}.batch"))?;
+        line(cluster, ending, "steps are ended")?;
+        kill("gn2", &format!("{ending}.0"))?;
+
+        // Slurm cannot signal a step without slurmstepd. Without the one of the batch script, the job runs on after its steps.
+        let said = line(cluster, named, "steps are not ended")?;
+        assert!(said.contains("the step still runs 30 s after SIGKILL"), "{said}");
+        for id in [ending, batch] {
+            assert!(!log(cluster, id).contains("steps are not ended"), "{}", log(cluster, id));
+        }
+        for (id, node, what) in [
+            (named, "gn1", "the guard did not end the job's steps: the step still runs 30 s after SIGKILL"),
+            (ending, "gn2", "the guard ended the job's steps"),
+            (batch, "gn3", "the guard ended the job's steps"),
+        ] {
+            assert_eq!(cluster.job(id)?.state(), "RUNNING");
+            alice.run(&["scancel", &id.to_string()])?.ok()?;
+            cluster.wait_job(id, &["CANCELLED"], MINUTE)?;
+            let text = poll::until(MINUTE, "the report", || {
+                Ok(Some(one_line(&report(&alice, id)?)).filter(|text| text.contains("VERDICT cancelled")))
+            })?;
+            let hang = format!("HANG {node}, ");
+            assert!(text.contains(&hang) && text.contains(what) && text.contains(" STACKS "), "{text}");
+            cluster.wait_node(node, "idle", MINUTE, |node| node.state().starts_with("IDLE"))?;
+            assert!(!cluster.node(node)?.drained(), "{node}: {}", cluster.node(node)?.reason());
+        }
+        Ok(())
+    })
+}
+
 fn kill_sampler(cluster: &Cluster, node: &str, id: u32) -> Result<()> {
     let all = samplers(cluster, node, Some(id))?;
     anyhow::ensure!(!all.is_empty(), "no sampler of job {id} on {node}");
