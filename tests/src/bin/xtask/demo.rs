@@ -25,7 +25,7 @@ const BAD_NODE: &str = "gn2";
 /// The node of the job that hangs.
 const HANG_NODE: &str = "gn4";
 /// The shortest times, so that the demo is short.
-const GUARD: &str = "[stats]\nsample = '1s'\n[guard]\nafter_exit = '10s'\n";
+const GUARD: &str = "[stats]\nsample = '1s'\n[guard]\nafter_stop = '20s'\n";
 const HANG: &str = "#SBATCH --railgate-hang=end,after=30s\n#SBATCH --railgate-requeue=auto\n\
                     #SBATCH --open-mode=append\nsrun rank";
 const TEMPLATE: &str = "sbatch-templates/torchrun-multinode.sbatch";
@@ -140,7 +140,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     let words = ["-N2", "-o", "training.log", "-J", "training"];
     let alice = cluster.alice();
     let hang = ["-N1", "-n2", "-w", HANG_NODE, "--gres=gpu:2", "-o", "hang.log", "-J", "hang"];
-    let hung = alice.clone().env("PLAY", "leaves").env("WORK_S", "9").sbatch(&hang, HANG)?;
+    let hung = alice.clone().env("PLAY", "stops").env("WORK_S", "12").sbatch(&hang, HANG)?;
     story.line(&format!("rgalice: sbatch {}   -> job {hung}, which will hang (see below)", hang.join(" ")));
     let id = alice.sbatch(&words, &template)?;
     story.line(&format!("rgalice: sbatch {} {TEMPLATE}   -> job {id}", words.join(" ")));
@@ -162,7 +162,7 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
         "hardware and training are simulated; Slurm is real, and railgate reads, counts and reports as on real machines"
     );
     let spared = spare::begin(story, &cluster)?;
-    println!("\nmeanwhile one of the two ranks of job {hung} has left, and the other one waits for it:");
+    println!("\nmeanwhile one of the two ranks of job {hung} is stopped, and the other one waits for it:");
     follow(story, &cluster, hung, "hang.log")?;
     let report = alice.run(&["railgate", "report", &hung.to_string()])?;
     println!("\n$ railgate report {hung}");
