@@ -320,7 +320,8 @@ fn running<'a>(sample: &'a NodeSample<'_>) -> impl Iterator<Item = &'a RankSampl
     sample.ranks.iter().filter(|one| one.ended.is_none())
 }
 
-fn waiting_gpus(sample: &NodeSample<'_>) -> usize {
+/// How many GPUs of the node wait.
+pub(crate) fn waiting_gpus(sample: &NodeSample<'_>) -> usize {
     sample.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count()
 }
 

@@ -29,7 +29,7 @@ pub use config::{GuardConfig, GuardMode};
 pub use nodes::judge_nodes;
 pub use sample::{Counts, CountsOf, NodeSample, RankOps, RankSample, RankState};
 
-use judge::{at_rest, culprit, is_of_storage, is_refuted, judge, polling_stragglers};
+use judge::{at_rest, culprit, is_of_storage, is_refuted, judge, polling_stragglers, waiting_gpus};
 use rests::Rests;
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
@@ -118,7 +118,7 @@ impl Guard {
         if Duration::from_millis(sample.end.saturating_sub(since)) < self.config.after {
             return None;
         }
-        let waiting = sample.gpus.iter().filter(|gpu| **gpu == GpuActivity::Waits).count();
+        let waiting = waiting_gpus(sample);
         let resting = at_rest(sample);
         let rests_long = |one: &&RankSample| {
             let rest = self.rests.since(one).map(|rest| sample.end.saturating_sub(rest.max(since)));
