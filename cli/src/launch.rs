@@ -147,7 +147,7 @@ impl Launch<'_> {
         let running = self.nodes.running();
         if self.died {
             // They share GPUs with the next start, see `Start::overlap`.
-            ask::wait_for_steps(&self.client, &self.nodes.allocation.name, STEPS_END);
+            ask::wait_for_steps(&self.client, &self.nodes.allocation.jobs(), STEPS_END);
         }
         self.journal.begin(number, &running, &self.nodes.spares());
         let began = Instant::now();

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, bail};
 use railgate_launch::{Place, slurm_orders_itself, topology_lines};
-use railgate_slurm::{Client, JobRef, hostlist};
+use railgate_slurm::{Client, hostlist};
 
 use crate::output::complain;
 
@@ -26,8 +26,6 @@ pub(crate) struct Component {
 pub(crate) struct Allocation {
     /// The job's own id, also of a member of an array.
     pub(crate) job: u32,
-    /// For Slurm's commands: a member of an array by its index, since the id of one member is also that of the whole array.
-    pub(crate) name: JobRef,
     /// `SLURM_RESTART_COUNT`.
     pub(crate) attempt: u32,
     /// In Slurm's order; of a heterogeneous job those of the components that run the program.
@@ -57,9 +55,6 @@ impl Allocation {
             );
         };
         let job = job.parse().with_context(|| format!("SLURM_JOB_ID '{job}'"))?;
-        let number = |name: &str| variable(name)?.parse::<u32>().ok();
-        let member = number("SLURM_ARRAY_JOB_ID").zip(number("SLURM_ARRAY_TASK_ID"));
-        let name = member.map_or_else(|| JobRef::plain(job), |(array, task)| JobRef::member(array, task));
         let (components, (tasks, uneven)) = match variable("SLURM_HET_SIZE") {
             Some(size) => {
                 let groups = het_groups(program, size.parse().context("SLURM_HET_SIZE")?);
@@ -74,7 +69,12 @@ impl Allocation {
         let (places, is_ordered_by_slurm) = places(client, &nodes);
         // Such a start is left to Slurm as it is.
         let is_ordered_by_slurm = is_ordered_by_slurm || uneven.is_some();
-        Ok(Allocation { job, name, attempt, nodes, components, places, is_ordered_by_slurm, tasks, uneven })
+        Ok(Allocation { job, attempt, nodes, components, places, is_ordered_by_slurm, tasks, uneven })
+    }
+
+    /// The ids under which Slurm has its nodes.
+    pub(crate) fn jobs(&self) -> Vec<u32> {
+        self.components.iter().map(|component| component.job).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use railgate_slurm::{Client, HangNote, HangStage, JobRef, NodeState, SlurmError, is_ours};
+use railgate_slurm::{Client, HangNote, HangStage, NodeState, SlurmError, is_ours};
 
 /// Between two questions to slurmctld.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -44,9 +44,9 @@ pub(crate) fn is_any_down(client: &Client, nodes: &[String]) -> bool {
 }
 
 /// Waits until the steps of earlier starts have ended, at most for a time.
-pub(crate) fn wait_for_steps(client: &Client, job: &JobRef, most: Duration) {
+pub(crate) fn wait_for_steps(client: &Client, jobs: &[u32], most: Duration) {
     let until = Instant::now() + most;
-    while client.steps(job).is_ok_and(|steps| !steps.is_empty()) && Instant::now() < until {
+    while client.steps(jobs).is_ok_and(|steps| !steps.is_empty()) && Instant::now() < until {
         std::thread::sleep(INTERVAL);
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn of(
         }
         Err(why) => return unknown(found, start, &why),
     }
-    let jobs: Vec<u32> = start.allocation.components.iter().map(|component| component.job).collect();
+    let jobs = start.allocation.jobs();
     if !start.has_steps_that_fail {
         have_checked(start);
     }

@@ -64,7 +64,6 @@ impl<'a> Nodes<'a> {
 #[cfg(test)]
 mod tests {
     use railgate_launch::Place;
-    use railgate_slurm::JobRef;
 
     use super::*;
 
@@ -75,7 +74,6 @@ mod tests {
     fn allocation(nodes: usize) -> Allocation {
         Allocation {
             job: 7,
-            name: JobRef::plain(7),
             attempt: 0,
             nodes: (1..=nodes).map(|number| format!("gn{number}")).collect(),
             components: Vec::new(),

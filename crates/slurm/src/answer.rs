@@ -33,10 +33,19 @@ pub(crate) fn release(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// The steps with a number in the output of `squeue -s -o %i`: `14.6`, not `14.batch`.
-pub(crate) fn numbered_steps(text: &str) -> Vec<String> {
-    let number = |line: &&str| line.rsplit_once('.').is_some_and(|(_, step)| step.parse::<u32>().is_ok());
-    text.lines().map(str::trim).filter(number).map(str::to_owned).collect()
+/// Fields of [`numbered_steps`] for `squeue -s -O`.
+pub(crate) const STEPS_FORMAT: &str = "jobid:16,stepid:64";
+
+/// The steps of some jobs with a number: `14.6`, not `14.batch`. squeue also lists those of the other members of an array
+/// if it is asked for the member whose id is that of the array.
+pub(crate) fn numbered_steps(text: &str, jobs: &[u32]) -> Vec<String> {
+    let number = |step: &str| step.rsplit_once('.').is_some_and(|(_, number)| number.parse::<u32>().is_ok());
+    let step = |line: &str| {
+        let (job, step) = line.split_once(' ')?;
+        let step = step.trim();
+        (jobs.contains(&job.parse().ok()?) && number(step)).then(|| step.to_owned())
+    };
+    text.lines().filter_map(step).collect()
 }
 
 /// Parses `scontrol show config`: keys and values; numbered keys also as one list.
@@ -117,11 +126,10 @@ mod tests {
 
     #[test]
     fn only_steps_with_a_number_are_listed() {
-        assert_eq!(
-            numbered_steps("14.batch\n14.extern\n14.6\n12_3.0\n\n14.interactive\n"),
-            ["14.6", "12_3.0"]
-        );
-        assert_eq!(numbered_steps(""), [""; 0]);
+        let text = "14   14.batch  \n14   14.extern \n14   14.6  \n15  12_3.0 \n\n14   14.interactive\n";
+        assert_eq!(numbered_steps(text, &[14, 15]), ["14.6", "12_3.0"]);
+        assert_eq!(numbered_steps(text, &[12]), [""; 0], "the member of an array has an id of its own");
+        assert_eq!(numbered_steps("", &[14]), [""; 0]);
     }
 
     #[test]

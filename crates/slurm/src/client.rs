@@ -344,13 +344,15 @@ impl Client {
         Ok(answer::refusable(&text, job))
     }
 
-    /// Numbered steps of a job, `14.6`: not those of its script and of Slurm itself.
+    /// Numbered steps of jobs that have these ids of their own, as `14.6` or `12_3.0`: not those of their scripts and of
+    /// Slurm itself, nor those of other members of an array whose id is asked for.
     ///
     /// # Errors
     /// [`SlurmError`].
-    pub fn steps(&self, job: &JobRef) -> Result<Vec<String>, SlurmError> {
-        let text = self.run("squeue", &["-h", "-s", "-j", &job.0, "-o", "%i"])?;
-        Ok(answer::numbered_steps(&text))
+    pub fn steps(&self, jobs: &[u32]) -> Result<Vec<String>, SlurmError> {
+        let list: Vec<String> = jobs.iter().map(u32::to_string).collect();
+        let text = self.run("squeue", &["-h", "-s", "-j", &list.join(","), "-O", answer::STEPS_FORMAT])?;
+        Ok(answer::numbered_steps(&text, jobs))
     }
 
     /// Whether steps of a job, including its extern step, run on this machine. Queries only the local step daemons.

@@ -34,7 +34,8 @@ pub use command::{SlurmError, run as run_program};
 pub use config::{BreakerConfig, OnBreaker, RequeueConfig, SlurmConfig, StartWhen};
 pub use drain::{Acting, DrainDesk, DrainOutcome, Pending, Stage};
 pub use env::{
-    Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, cluster_name, cpus_of_node, job_from_env, node_name,
+    Asked, BadEnv, Env, ExitCodes, Granted, UserPolicy, array_member, cluster_name, cpus_of_node,
+    job_from_env, node_name,
 };
 pub use hang_notes::{HangChange, HangLimits, HangNote, HangStage};
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};

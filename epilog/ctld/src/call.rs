@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use railgate_model::{Job, UnixMillis};
 use railgate_runner::{Config, Loaded, LogConfig, Places, acting, start_logging};
 use railgate_slurm::{
-    Acting, Asked, Client, Consent, Env, ExitCodes, JobRef, Ledger, cluster_name, job_from_env,
+    Acting, Asked, Client, Consent, Env, ExitCodes, JobRef, Ledger, array_member, cluster_name, job_from_env,
 };
 
 /// Size at which the log is started again, bytes.
@@ -93,10 +93,8 @@ impl Call {
         let exit = ExitCodes::from_env(&env).map_err(|why| trouble(why.to_string()))?;
         let asked = Asked::from_env(&env);
         let granted = config.slurm.user_policy().grant(&asked, config.requeue.default);
-        let name = match (number(&env, "SLURM_ARRAY_JOB_ID"), number(&env, "SLURM_ARRAY_TASK_ID")) {
-            (Some(array), Some(task)) => JobRef::member(array, task),
-            _ => JobRef::plain(job.id),
-        };
+        let name = array_member(&env)
+            .map_or_else(|| JobRef::plain(job.id), |(array, task)| JobRef::member(array, task));
         let client = Client::new(&config.slurm, &env);
         let ledger = Ledger::new(&own).counting(config.requeue.window);
         Ok(Call {
@@ -120,10 +118,6 @@ impl Call {
         let all = self.env.get(OsStr::new("SLURM_HET_JOB_NODELIST")).and_then(|list| list.to_str());
         all.filter(|list| !list.is_empty()).unwrap_or(&self.job.nodelist)
     }
-}
-
-fn number(env: &Env, name: &str) -> Option<u32> {
-    env.get(OsStr::new(name))?.to_str()?.parse().ok()
 }
 
 /// slurmctld logs standard error only of a failed program, so this program has its own log.

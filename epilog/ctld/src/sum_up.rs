@@ -25,7 +25,7 @@ use railgate_fsutil::FileLock;
 use railgate_model::UnixMillis;
 use railgate_runner::{Config, Loaded, LogConfig, LogLevel, Places, start_logging};
 use railgate_slurm::{
-    AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, cluster_name, job_from_env,
+    AccountingLine, Client, Env, JobRef, JobStanding, Noted, Spool, array_member, cluster_name, job_from_env,
     note_in_accounting,
 };
 use railgate_text::clip;
@@ -85,12 +85,11 @@ pub(crate) fn leave_note(places: &Places, env: &Env) {
 }
 
 fn note(env: &Env) -> Option<Note> {
-    let number = |name: &str| env.get(OsStr::new(name))?.to_str()?.parse::<u32>().ok();
     let job = job_from_env(env).ok()?;
     if job.het_leader.is_some_and(|leader| leader != job.id) {
         return None;
     }
-    let member = number("SLURM_ARRAY_JOB_ID").zip(number("SLURM_ARRAY_TASK_ID"));
+    let member = array_member(env);
     let name = env.get(OsStr::new("SLURM_JOB_NAME")).map(|name| clip(&name.to_string_lossy(), MAX_NAME));
     Some(Note {
         job: job.id,
@@ -100,7 +99,7 @@ fn note(env: &Env) -> Option<Note> {
         restarts: job.restarts,
         nodelist: job.nodelist,
         name,
-        exit: number("SLURM_JOB_EXIT_CODE"),
+        exit: env.get(OsStr::new("SLURM_JOB_EXIT_CODE")).and_then(|code| code.to_str()?.parse().ok()),
         time: now(),
     })
 }
