@@ -73,7 +73,7 @@ mod tests {
             attempt: 0,
             uid: 60_001,
             partition: "train".to_owned(),
-            nodes: vec![format!("n{job}")],
+            nodes: [format!("n{job}")].iter().collect(),
             gpus: 8,
             queued: HOUR,
             start: 2 * HOUR,

@@ -34,7 +34,7 @@ fn events() -> Vec<Event> {
             attempt: 0,
             uid: 1000,
             partition: text.clone(),
-            nodes: vec![node.clone()],
+            nodes: [&node].iter().collect(),
             gpus: 8,
             queued: T,
             start: T,

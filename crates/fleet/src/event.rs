@@ -5,6 +5,8 @@ use std::fmt;
 use railgate_model::{Class, Severity, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+use crate::NodeNames;
+
 /// One event. Events arrive late, twice and out of order: [`crate::History`] is the same for any order of the same events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -93,7 +95,7 @@ impl fmt::Display for Cause {
 }
 
 /// Kinds of what several nodes share. Earlier kinds are preferred where two explain the same faults equally well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedKind {
     /// A leaf switch of the compute network.
@@ -222,7 +224,7 @@ pub struct Attempt {
     /// The partition.
     pub partition: String,
     /// The nodes.
-    pub nodes: Vec<String>,
+    pub nodes: NodeNames,
     /// GPUs of all nodes together.
     pub gpus: u32,
     /// When this attempt could have started: submission, or the end of the attempt before.

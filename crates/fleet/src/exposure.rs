@@ -2,7 +2,9 @@
 
 use railgate_model::UnixMillis;
 
-use crate::history::History;
+use crate::event::Attempt;
+use crate::history::{History, Node};
+use crate::parallel;
 use crate::settings::hours;
 
 /// Smallest number of nodes of each stratum; the first one is a node without a job. Powers of four, so that a stratum has jobs of
@@ -22,6 +24,14 @@ pub(crate) struct Stretch {
     pub(crate) stratum: usize,
 }
 
+/// When an attempt ran, and its stratum. Apart from the attempt, which is large: millions are looked up.
+#[derive(Clone, Copy)]
+struct Run {
+    start: UnixMillis,
+    end: UnixMillis,
+    stratum: usize,
+}
+
 /// The service of all nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Exposure {
@@ -36,7 +46,14 @@ pub(crate) struct Rates {
 
 impl Exposure {
     pub(crate) fn new(history: &History) -> Exposure {
-        Exposure { by_node: (0..history.nodes.len()).map(|node| of_node(history, node)).collect() }
+        let now = history.now;
+        let run = |(attempt, members): (&Attempt, &Vec<usize>)| Run {
+            start: attempt.start,
+            end: attempt.end.map_or(now, |(end, _)| end).min(now),
+            stratum: stratum(members.len()),
+        };
+        let runs: Vec<Run> = history.attempts.iter().zip(&history.members).map(run).collect();
+        Exposure { by_node: parallel::map(&history.nodes, |node| of_node(node, &runs, now)) }
     }
 
     /// Hours of a node by stratum between two times.
@@ -96,19 +113,12 @@ impl Rates {
 }
 
 /// The larger job counts where several run on a node. Time out of service is none of these.
-fn of_node(history: &History, node: usize) -> Vec<Stretch> {
-    let Some(known) = history.nodes.get(node) else { return Vec::new() };
+fn of_node(known: &Node, runs: &[Run], now: UnixMillis) -> Vec<Stretch> {
     // Time, what changes (the stratum, or nothing for being out of service), and by how much.
-    let mut changes: Vec<(UnixMillis, Option<usize>, i32)> = Vec::new();
-    for index in &known.attempts {
-        let (Some(attempt), Some(members)) = (history.attempts.get(*index), history.members.get(*index))
-        else {
-            continue;
-        };
-        let end = attempt.end.map_or(history.now, |(end, _)| end).min(history.now);
-        if attempt.start < end {
-            let stratum = stratum(members.len());
-            changes.push((attempt.start, Some(stratum), 1));
+    let mut changes: Vec<(UnixMillis, Option<usize>, i32)> = Vec::with_capacity(2 * known.attempts.len() + 1);
+    for Run { start, end, stratum } in known.attempts.iter().filter_map(|index| runs.get(*index).copied()) {
+        if start < end {
+            changes.push((start, Some(stratum), 1));
             changes.push((end, Some(stratum), -1));
         }
     }
@@ -116,7 +126,7 @@ fn of_node(history: &History, node: usize) -> Vec<Stretch> {
         changes.push((*from, None, 1));
         changes.push((*to, None, -1));
     }
-    changes.push((history.now, None, 0));
+    changes.push((now, None, 0));
     changes.sort_unstable();
     let (mut stretches, mut jobs, mut out): (Vec<Stretch>, _, _) = (Vec::new(), [0; STRATA.len()], 0);
     let mut from = known.first;

@@ -6,6 +6,7 @@ use railgate_model::UnixMillis;
 
 use crate::event::{Attempt, Cause, Grade, Outcome};
 use crate::history::{History, Node, Observed};
+use crate::parallel;
 use crate::settings::Settings;
 
 /// One episode on one node.
@@ -35,22 +36,27 @@ pub(crate) struct Fault {
 /// Observations with at most [`Settings::burst`] between them are one fault, and so are those of a node that has been out of
 /// service since. A single sign without the end of a job counts only at the second sight.
 pub(crate) fn faults(history: &History, settings: &Settings) -> Vec<Fault> {
-    let mut all = Vec::new();
-    for (index, node) in history.nodes.iter().enumerate() {
-        let mut episode: Vec<&Observed> = Vec::new();
-        for observed in &node.observed {
-            if let Some(last) = episode.last()
-                && !is_one_episode(node, last.time, observed.time, settings)
-            {
-                all.extend(fault(history, settings, index, &episode));
-                episode.clear();
-            }
-            episode.push(observed);
-        }
-        all.extend(fault(history, settings, index, &episode));
-    }
+    let nodes: Vec<(usize, &Node)> = history.nodes.iter().enumerate().collect();
+    let of_nodes = parallel::map(&nodes, |(index, node)| of_node(history, settings, *index, node));
+    let mut all: Vec<Fault> = of_nodes.into_iter().flatten().collect();
     all.sort_by_key(|fault: &Fault| (fault.time, fault.node));
     all
+}
+
+fn of_node(history: &History, settings: &Settings, index: usize, node: &Node) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut episode: Vec<&Observed> = Vec::new();
+    for observed in &node.observed {
+        if let Some(last) = episode.last()
+            && !is_one_episode(node, last.time, observed.time, settings)
+        {
+            faults.extend(fault(history, settings, index, &episode));
+            episode.clear();
+        }
+        episode.push(observed);
+    }
+    faults.extend(fault(history, settings, index, &episode));
+    faults
 }
 
 fn is_one_episode(node: &Node, last: UnixMillis, next: UnixMillis, settings: &Settings) -> bool {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use railgate_model::{Class, Severity, UnixMillis};
 
 use crate::event::{
-    Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Progress, Shared, SharedKind, Source, What,
+    Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Progress, SharedKind, Source, What,
 };
 
 /// All events up to a time.
@@ -306,18 +306,20 @@ impl History {
                 let node = &mut self.nodes[*node];
                 node.first = node.first.min(attempt.start);
                 node.attempts.push(index);
-                // Slurm starts jobs only on nodes in service: this replaces a resume event that was lost. A node that was never out
-                // of service needs no mark: a large history would have millions of them.
-                if node.outage.is_some() {
-                    node.marks.push(Mark { time: attempt.start, out: false });
-                }
             }
         }
         let now = self.now;
+        // Apart from the attempts, which are large: millions are looked up.
+        let starts: Vec<UnixMillis> = attempts.iter().map(|attempt| attempt.start).collect();
         for node in &mut self.nodes {
-            node.attempts.sort_by_key(|index| (attempts[*index].start, *index));
+            node.attempts.sort_by_key(|index| (starts[*index], *index));
             node.marks.sort_by_key(|mark| (mark.time, mark.out));
-            node.out = out_of_service(&node.marks, now);
+            let of_node = &node.attempts;
+            let next_start = |time: UnixMillis| {
+                let next = of_node.partition_point(|index| starts[*index] <= time);
+                of_node.get(next).map(|index| starts[*index])
+            };
+            node.out = out_of_service(&node.marks, next_start, now);
         }
         self.attempts = attempts;
         self.by_name = (0..self.nodes.len()).collect();
@@ -365,19 +367,26 @@ fn counts(finding: &NodeFinding) -> bool {
         && finding.accuser.as_ref().is_none_or(|accuser| *accuser == finding.node)
 }
 
-fn out_of_service(marks: &[Mark], now: UnixMillis) -> Vec<(UnixMillis, UnixMillis)> {
-    let (mut out, mut since) = (Vec::new(), None);
-    for mark in marks {
-        match (mark.out, since) {
-            (true, None) => since = Some(mark.time),
-            (false, Some(from)) => {
-                out.push((from, mark.time));
-                since = None;
-            }
-            _ => {}
+/// Intervals between marks, which are sorted by time. A job that starts replaces a resume event that was lost, since Slurm starts jobs only on
+/// nodes in service. `next_start`: the first start of a job after a time.
+fn out_of_service(
+    marks: &[Mark],
+    next_start: impl Fn(UnixMillis) -> Option<UnixMillis>,
+    now: UnixMillis,
+) -> Vec<(UnixMillis, UnixMillis)> {
+    let mut out: Vec<(UnixMillis, UnixMillis)> = Vec::new();
+    let mut marks = marks.iter();
+    while let Some(mark) = marks.next() {
+        let is_in_service = out.last().is_none_or(|(_, to)| *to <= mark.time);
+        if mark.out && is_in_service {
+            let resumed = marks.clone().find(|next| !next.out).map(|next| next.time);
+            let Some(to) = resumed.into_iter().chain(next_start(mark.time)).min() else {
+                out.push((mark.time, now));
+                break;
+            };
+            out.push((mark.time, to));
         }
     }
-    out.extend(since.map(|from| (from, now)));
     out
 }
 
@@ -396,23 +405,22 @@ impl Observed {
 
 impl Node {
     /// What the node shared with others at a time: of each kind what was last known, or what became known first.
-    pub(crate) fn shares(&self, time: UnixMillis) -> Vec<Shared> {
-        let mut shares = Vec::new();
-        for (kind, known) in &self.places {
+    pub(crate) fn shares(&self, time: UnixMillis) -> impl Iterator<Item = (SharedKind, &str)> {
+        self.places.iter().flat_map(move |(kind, known)| {
             let at = known.iter().rev().find(|(since, _)| *since <= time).or(known.first());
-            let names = at.into_iter().flat_map(|(_, names)| names);
-            shares.extend(names.map(|name| Shared { kind: *kind, name: name.clone() }));
-        }
-        shares
+            at.into_iter().flat_map(|(_, names)| names).map(|name| (*kind, name.as_str()))
+        })
     }
 
     /// When [`Node::shares`] contains what: from, and to where that has an end.
-    pub(crate) fn shared_when(&self) -> impl Iterator<Item = (Shared, UnixMillis, Option<UnixMillis>)> {
+    pub(crate) fn shared_when(
+        &self,
+    ) -> impl Iterator<Item = ((SharedKind, &str), UnixMillis, Option<UnixMillis>)> {
         self.places.iter().flat_map(|(kind, known)| {
             known.iter().enumerate().flat_map(move |(index, (since, names))| {
                 let from = if index == 0 { 0 } else { *since };
                 let to = known.get(index + 1).map(|(next, _)| *next);
-                names.iter().map(move |name| (Shared { kind: *kind, name: name.clone() }, from, to))
+                names.iter().map(move |name| ((*kind, name.as_str()), from, to))
             })
         })
     }
@@ -443,5 +451,44 @@ impl Node {
 
     pub(crate) fn is_out(&self, time: UnixMillis) -> bool {
         self.out.iter().any(|(from, to)| (*from..=*to).contains(&time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_start_of_a_job_ends_an_outage_like_a_resume_event(
+            marks in vec((0_u64..12, any::<bool>()), 0..8),
+            mut starts in vec(0_u64..14, 0..6),
+        ) {
+            let mut marks: Vec<Mark> = marks.into_iter().map(|(time, out)| Mark { time, out }).collect();
+            marks.sort_by_key(|mark| (mark.time, mark.out));
+            starts.sort_unstable();
+            let next_start = |time| starts.iter().copied().find(|start| *start > time);
+            let found = out_of_service(&marks, next_start, 12);
+            // Each start as an event of its own; at the same time an outage comes last.
+            let mut all = marks.clone();
+            all.extend(starts.iter().map(|start| Mark { time: *start, out: false }));
+            all.sort_by_key(|mark| (mark.time, mark.out));
+            let (mut expected, mut since) = (Vec::new(), None);
+            for mark in all {
+                match since {
+                    None if mark.out => since = Some(mark.time),
+                    Some(from) if !mark.out => {
+                        expected.push((from, mark.time));
+                        since = None;
+                    }
+                    _ => {}
+                }
+            }
+            expected.extend(since.map(|from| (from, 12)));
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! driver version that these nodes share with the rest of the fleet. It must exceed the logarithm of the number of places and
 //! times where chance could have made one, divided by [`Settings::false_incidents`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Cause, Grade, Shared, SharedKind};
 use crate::fault::{Fault, has_failed};
 use crate::history::History;
+use crate::parallel;
 use crate::settings::Settings;
 
 /// A late node belongs to an incident if that is twenty times as likely as that it failed by itself.
@@ -71,9 +72,10 @@ pub(crate) struct Found {
     pub(crate) collateral: BTreeSet<usize>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    Shared(Shared),
+    /// Its number in [`Fleet`].
+    Shared(usize),
     /// Index of the attempt.
     Job(usize),
     /// The jobs of a user that run at the time.
@@ -100,22 +102,43 @@ struct Block {
     faults: Vec<usize>,
 }
 
+/// What nodes of the fleet share, numbered by kind and name.
+struct Fleet<'a> {
+    shared: Vec<Part<'a>>,
+    numbers: HashMap<(SharedKind, &'a str), usize>,
+    /// Number of what there is of each kind.
+    kinds: BTreeMap<SharedKind, usize>,
+}
+
+struct Part<'a> {
+    kind: SharedKind,
+    name: &'a str,
+    /// Number of nodes that share it, from each time at which it changes. Counted once: large clusters are searched again and again.
+    nodes: Vec<(UnixMillis, usize)>,
+}
+
+/// When an attempt ran. Apart from the attempt, which is large: a user has thousands, which are searched again and again.
+#[derive(Clone, Copy)]
+struct Run {
+    start: UnixMillis,
+    /// The largest time if it has not ended.
+    end: UnixMillis,
+    attempt: usize,
+}
+
 struct Scan<'a> {
     history: &'a History,
     settings: &'a Settings,
     faults: &'a [Fault],
+    fleet: Fleet<'a>,
     /// Faults by place, by time.
     places: BTreeMap<Place, Vec<usize>>,
     /// By place, cause and time.
     blocks: Vec<Block>,
     /// Indices of the blocks of each fault.
     of_fault: Vec<Vec<usize>>,
-    /// Number of places of each kind in the fleet.
-    kinds: BTreeMap<SharedKind, usize>,
-    /// Number of nodes that share something, from each time at which it changes. Counted once: large clusters are searched again and again.
-    members: BTreeMap<Shared, Vec<(UnixMillis, usize)>>,
-    /// Attempts by user.
-    of_user: BTreeMap<u32, Vec<usize>>,
+    /// Attempts by user, by start.
+    of_user: BTreeMap<u32, Vec<Run>>,
     /// Faults per millisecond of a node.
     rate: f64,
 }
@@ -142,50 +165,42 @@ fn rate(history: &History, settings: &Settings, alone: usize) -> f64 {
 impl<'a> Scan<'a> {
     /// All but the rate: it alone differs between the passes.
     fn new(history: &'a History, settings: &'a Settings, faults: &'a [Fault]) -> Scan<'a> {
+        let fleet = Fleet::of(history);
         let mut places: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
-        for (index, fault) in faults.iter().enumerate() {
-            for place in places_of(history, settings, fault) {
+        let of_faults = parallel::map(faults, |fault| places_of(history, settings, &fleet, fault));
+        for (index, of_fault) in of_faults.into_iter().enumerate() {
+            for place in of_fault {
                 places.entry(place).or_default().push(index);
             }
         }
-        let blocks = blocks(&places, settings, faults);
+        let blocks = blocks(&places, settings, &fleet, faults);
         let mut of_fault = vec![Vec::new(); faults.len()];
         for (index, block) in blocks.iter().enumerate() {
             for fault in &block.faults {
                 of_fault[*fault].push(index);
             }
         }
-        let members = members(history);
-        let mut kinds = BTreeMap::new();
-        for shared in members.keys() {
-            *kinds.entry(shared.kind).or_insert(0) += 1;
-        }
-        let mut of_user: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut of_user: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
         for (index, attempt) in history.attempts.iter().enumerate() {
-            of_user.entry(attempt.uid).or_default().push(index);
+            let end = attempt.end.map_or(UnixMillis::MAX, |(end, _)| end);
+            of_user.entry(attempt.uid).or_default().push(Run { start: attempt.start, end, attempt: index });
         }
-        Scan { history, settings, faults, places, blocks, of_fault, kinds, members, of_user, rate: 0.0 }
+        for runs in of_user.values_mut() {
+            runs.sort_by_key(|run| run.start);
+        }
+        Scan { history, settings, faults, fleet, places, blocks, of_fault, of_user, rate: 0.0 }
     }
 
     fn run(&self) -> Found {
         let mut found = Found { of_fault: vec![None; self.faults.len()], ..Found::default() };
         let mut taken: Vec<(Place, Cluster)> = Vec::new();
-        let mut clusters: BTreeMap<usize, Vec<Cluster>> = BTreeMap::new();
-        let mut again: BTreeSet<usize> = (0..self.blocks.len()).collect();
-        loop {
-            for block in std::mem::take(&mut again) {
-                let left = self.clusters(&self.blocks[block], &found);
-                if left.is_empty() {
-                    clusters.remove(&block)
-                } else {
-                    clusters.insert(block, left)
-                };
-            }
-            let Some((block, cluster)) = best(&clusters) else { break };
-            let place = self.blocks[block].place.clone();
-            for fault in &cluster.faults {
-                again.extend(&self.of_fault[*fault]);
-            }
+        let of_blocks = parallel::map(&self.blocks, |block| self.clusters(block, &found));
+        let mut clusters: BTreeMap<usize, Vec<Cluster>> =
+            of_blocks.into_iter().enumerate().filter(|(_, of_block)| !of_block.is_empty()).collect();
+        while let Some((block, cluster)) = best(&clusters) {
+            let place = self.blocks[block].place;
+            let changed: BTreeSet<usize> =
+                cluster.faults.iter().flat_map(|fault| &self.of_fault[*fault]).copied().collect();
             let culprit = if place.is_of_jobs() { self.only_proof(&cluster) } else { None };
             match culprit {
                 // The node that proof names took its peers with it, not the job.
@@ -201,6 +216,14 @@ impl<'a> Scan<'a> {
                     taken.push((place, cluster));
                 }
             }
+            for block in changed {
+                let left = self.clusters(&self.blocks[block], &found);
+                if left.is_empty() {
+                    clusters.remove(&block)
+                } else {
+                    clusters.insert(block, left)
+                };
+            }
         }
         self.absorb(&mut taken, &mut found);
         self.finish(taken, found)
@@ -212,16 +235,17 @@ impl<'a> Scan<'a> {
             |fault: &&usize| found.of_fault[**fault].is_none() && !found.collateral.contains(*fault);
         let free = block.faults.iter().filter(is_free).copied().collect();
         let parts = without_pauses(free, self.settings, self.faults).into_iter();
-        parts.filter_map(|part| self.cluster(&block.place, part)).collect()
+        parts.filter_map(|part| self.cluster(block.place, part)).collect()
     }
 
-    fn cluster(&self, place: &Place, faults: Vec<usize>) -> Option<Cluster> {
-        let failed = faults.iter().map(|fault| self.faults[*fault].node).collect::<BTreeSet<usize>>().len();
+    fn cluster(&self, place: Place, faults: Vec<usize>) -> Option<Cluster> {
+        let failed = number(faults.iter().map(|fault| self.faults[*fault].node));
         let (fewest, looks) = match place {
-            Place::Shared(shared) => {
+            Place::Shared(number) => {
                 let span = self.history.now.saturating_sub(self.history.begin) as f64;
                 let times = (span / self.settings.together as f64).max(1.0);
-                let places = self.kinds.get(&shared.kind).copied().unwrap_or(1) as f64;
+                let kind = self.fleet.shared[number].kind;
+                let places = self.fleet.kinds.get(&kind).copied().unwrap_or(1) as f64;
                 (self.settings.fewest_nodes, places * times)
             }
             Place::Job(_) | Place::User(_) => (FEWEST_NODES_OF_JOB, self.history.attempts.len() as f64),
@@ -232,32 +256,20 @@ impl<'a> Scan<'a> {
         let first = self.faults[*faults.first()?].time;
         let last = self.faults[*faults.last()?].time;
         let of = match place {
-            Place::Shared(shared) => self.members(shared, first).max(failed),
-            Place::Job(attempt) => self.history.members[*attempt].len().max(failed),
-            Place::User(uid) => self.nodes_of_user(*uid, first, last).max(failed),
+            Place::Shared(number) => self.fleet.shared[number].nodes(first).max(failed),
+            Place::Job(attempt) => self.history.members[attempt].len().max(failed),
+            Place::User(uid) => self.nodes_of_user(uid, first, last).max(failed),
         };
         let gain = gain(failed as f64, of as f64, self.chance(last - first));
         (gain > (looks / self.settings.false_incidents).ln()).then_some(Cluster { faults, of, gain })
     }
 
-    /// Number of nodes that share something at a time.
-    fn members(&self, shared: &Shared, time: UnixMillis) -> usize {
-        let Some(steps) = self.members.get(shared) else { return 0 };
-        let later = steps.partition_point(|(from, _)| *from <= time);
-        steps[..later].last().map_or(0, |(_, nodes)| *nodes)
-    }
-
     /// Number of nodes on which jobs of a user ran between two times, or had ended shortly before.
     fn nodes_of_user(&self, uid: u32, first: UnixMillis, last: UnixMillis) -> usize {
-        let mut nodes: BTreeSet<usize> = BTreeSet::new();
-        for index in self.of_user.get(&uid).into_iter().flatten() {
-            let attempt = &self.history.attempts[*index];
-            let end = attempt.end.map_or(last, |(end, _)| end);
-            if attempt.start <= last && end + self.settings.after_end >= first {
-                nodes.extend(&self.history.members[*index]);
-            }
-        }
-        nodes.len()
+        let runs = self.of_user.get(&uid).map(Vec::as_slice).unwrap_or_default();
+        let begun = &runs[..runs.partition_point(|run| run.start <= last)];
+        let near = begun.iter().filter(|run| run.end.saturating_add(self.settings.after_end) >= first);
+        number(near.flat_map(|run| &self.history.members[run.attempt]).copied())
     }
 
     /// The only node of a cluster of which there is proof.
@@ -271,7 +283,7 @@ impl<'a> Scan<'a> {
     /// Adds single late nodes of what is mostly down, and joins incidents of one place that follow each other.
     fn absorb(&self, taken: &mut [(Place, Cluster)], found: &mut Found) {
         let mut order: Vec<usize> = (0..taken.len()).collect();
-        order.sort_by_key(|index| (self.start(&taken[*index].1), taken[*index].0.clone()));
+        order.sort_by_key(|index| (self.start(&taken[*index].1), taken[*index].0));
         let mut into: Vec<usize> = (0..taken.len()).collect();
         for (rank, index) in order.iter().enumerate() {
             let (place, cluster) = &taken[*index];
@@ -379,13 +391,10 @@ impl<'a> Scan<'a> {
         let end = (last + self.settings.quiet < self.history.now).then_some(last);
         let of = cluster.of.max(nodes.len());
         let (reason, what) = match place {
-            Place::Shared(shared) => {
-                let what = format!(
-                    "{} of {of} nodes of {} {} failed: {cause}",
-                    nodes.len(),
-                    shared.kind,
-                    shared.name
-                );
+            Place::Shared(number) => {
+                let Part { kind, name, .. } = &self.fleet.shared[number];
+                let shared = Shared { kind: *kind, name: (*name).to_owned() };
+                let what = format!("{} of {of} nodes of {} {} failed: {cause}", nodes.len(), kind, name);
                 (Reason::Shared(shared), what)
             }
             Place::Job(attempt) => {
@@ -403,38 +412,63 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// How many nodes share what, from each time at which that changes.
-fn members(history: &History) -> BTreeMap<Shared, Vec<(UnixMillis, usize)>> {
-    let mut changes: BTreeMap<Shared, BTreeMap<UnixMillis, (usize, usize)>> = BTreeMap::new();
-    for (shared, from, to) in history.nodes.iter().flat_map(|node| node.shared_when()) {
-        let of = changes.entry(shared).or_default();
-        of.entry(from).or_default().0 += 1;
-        if let Some(to) = to {
-            of.entry(to).or_default().1 += 1;
+/// Number of different nodes.
+fn number(nodes: impl Iterator<Item = usize>) -> usize {
+    let mut nodes: Vec<usize> = nodes.collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes.len()
+}
+
+impl<'a> Fleet<'a> {
+    fn of(history: &'a History) -> Fleet<'a> {
+        /// Nodes that came and went, by time.
+        type Changes = BTreeMap<UnixMillis, (usize, usize)>;
+        let mut changes: BTreeMap<(SharedKind, &str), Changes> = BTreeMap::new();
+        for (shared, from, to) in history.nodes.iter().flat_map(|node| node.shared_when()) {
+            let of = changes.entry(shared).or_default();
+            of.entry(from).or_default().0 += 1;
+            if let Some(to) = to {
+                of.entry(to).or_default().1 += 1;
+            }
         }
-    }
-    let steps = |changes: BTreeMap<UnixMillis, (usize, usize)>| {
-        let mut nodes = 0;
-        let step = |(time, (more, fewer)): (UnixMillis, (usize, usize))| {
-            // No node leaves before it came.
-            nodes = nodes + more - fewer;
-            (time, nodes)
+        let steps = |changes: Changes| {
+            let mut nodes = 0;
+            let step = |(time, (more, fewer)): (UnixMillis, (usize, usize))| {
+                // No node leaves before it came.
+                nodes = nodes + more - fewer;
+                (time, nodes)
+            };
+            changes.into_iter().map(step).collect()
         };
-        changes.into_iter().map(step).collect()
-    };
-    changes.into_iter().map(|(shared, changes)| (shared, steps(changes))).collect()
+        let mut fleet = Fleet { shared: Vec::new(), numbers: HashMap::new(), kinds: BTreeMap::new() };
+        for ((kind, name), changes) in changes {
+            fleet.numbers.insert((kind, name), fleet.shared.len());
+            fleet.shared.push(Part { kind, name, nodes: steps(changes) });
+            *fleet.kinds.entry(kind).or_insert(0) += 1;
+        }
+        fleet
+    }
+}
+
+impl Part<'_> {
+    /// Number of nodes that share it at a time.
+    fn nodes(&self, time: UnixMillis) -> usize {
+        let later = self.nodes.partition_point(|(from, _)| *from <= time);
+        self.nodes[..later].last().map_or(0, |(_, nodes)| *nodes)
+    }
 }
 
 /// Where a fault could belong: to what its node shares and that can show this cause, and to jobs that failed with it.
-fn places_of(history: &History, settings: &Settings, fault: &Fault) -> BTreeSet<Place> {
+fn places_of(history: &History, settings: &Settings, fleet: &Fleet<'_>, fault: &Fault) -> BTreeSet<Place> {
     let mut places = BTreeSet::new();
-    let shares = history.nodes.get(fault.node).map(|node| node.shares(fault.time)).unwrap_or_default();
-    for shared in shares {
+    let shares = history.nodes.get(fault.node).into_iter().flat_map(|node| node.shares(fault.time));
+    for (kind, name) in shares {
         // A node with eight rails has eight leaf switches: the port that failed names one.
         let is_other_leaf =
-            shared.kind == SharedKind::Leaf && !fault.leafs.is_empty() && !fault.leafs.contains(&shared.name);
-        if shared.kind.explains(fault.cause) && !is_other_leaf {
-            places.insert(Place::Shared(shared));
+            kind == SharedKind::Leaf && !fault.leafs.is_empty() && !fault.leafs.contains(name);
+        if kind.explains(fault.cause) && !is_other_leaf {
+            places.extend(fleet.numbers.get(&(kind, name)).map(|number| Place::Shared(*number)));
         }
     }
     for attempt in &fault.attempts {
@@ -453,11 +487,17 @@ fn places_of(history: &History, settings: &Settings, fault: &Fault) -> BTreeSet<
 }
 
 /// Faults of each place by blocks.
-fn blocks(places: &BTreeMap<Place, Vec<usize>>, settings: &Settings, faults: &[Fault]) -> Vec<Block> {
+fn blocks(
+    places: &BTreeMap<Place, Vec<usize>>,
+    settings: &Settings,
+    fleet: &Fleet<'_>,
+    faults: &[Fault],
+) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (place, of_place) in places {
         // An image explains nearly all causes, and so two failures at once that have nothing in common: one cause at a time.
-        let by_cause = matches!(place, Place::Shared(Shared { kind: SharedKind::Image, .. }));
+        let is_image = |number: usize| fleet.shared[number].kind == SharedKind::Image;
+        let by_cause = matches!(place, Place::Shared(number) if is_image(*number));
         let mut groups: BTreeMap<Option<Cause>, Vec<usize>> = BTreeMap::new();
         for fault in of_place {
             let cause = by_cause.then_some(faults[*fault].cause);
@@ -465,7 +505,7 @@ fn blocks(places: &BTreeMap<Place, Vec<usize>>, settings: &Settings, faults: &[F
         }
         for group in groups.into_values() {
             let parts = without_pauses(group, settings, faults).into_iter();
-            blocks.extend(parts.map(|faults| Block { place: place.clone(), faults }));
+            blocks.extend(parts.map(|faults| Block { place: *place, faults }));
         }
     }
     blocks

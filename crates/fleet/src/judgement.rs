@@ -69,14 +69,9 @@ impl Judgement {
 
 /// Judges a history: the same for any order in which its events arrived.
 pub fn judge(history: &History, settings: &Settings) -> Judgement {
-    let (exposure, (faults, found)) = both(
-        || Exposure::new(history),
-        || {
-            let faults = faults(history, settings);
-            let found = incidents(history, settings, &faults);
-            (faults, found)
-        },
-    );
+    let exposure = Exposure::new(history);
+    let faults = faults(history, settings);
+    let found = incidents(history, settings, &faults);
     let mut alone: Vec<usize> = (0..faults.len())
         .filter(|fault| found.of_fault[*fault].is_none() && !found.collateral.contains(fault))
         .collect();
@@ -113,19 +108,6 @@ pub fn judge(history: &History, settings: &Settings) -> Judgement {
     // The order of the indices depends on the order in which nodes became known.
     of_nodes.sort_by(|one, other| (one.time, &one.node).cmp(&(other.time, &other.node)));
     Judgement { incidents: found.incidents, blames, nodes, faults: of_nodes }
-}
-
-/// Calls two functions at the same time, if there is a thread for the first one.
-fn both<A: Send, B>(one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, &one);
-        let other = other();
-        let one = match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            Err(_) => one(),
-        };
-        (one, other)
-    })
 }
 
 /// Strata of the faults since a time.

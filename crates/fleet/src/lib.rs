@@ -20,6 +20,8 @@ mod history;
 mod incident;
 mod judgement;
 mod lemon;
+mod node_names;
+mod parallel;
 mod reliability;
 mod settings;
 #[cfg(test)]
@@ -35,5 +37,6 @@ pub use history::{History, Outage};
 pub use incident::{Incident, Reason};
 pub use judgement::{FaultCounts, Judgement, NodeFault, judge};
 pub use lemon::{NodeRecord, Ratio, Standing};
+pub use node_names::NodeNames;
 pub use reliability::{Advice, BySize, by_size, checkpoint_interval};
 pub use settings::Settings;

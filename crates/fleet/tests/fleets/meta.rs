@@ -41,21 +41,21 @@ pub(crate) fn lemons(events: &[Event], now: u64) -> Vec<BTreeSet<String>> {
                 critical.entry(finding.node.clone()).or_default().push(event.time);
             }
             What::Down { node } => {
-                nodes.entry(node.clone()).or_default().out += 1;
+                nodes.entry(node.to_owned()).or_default().out += 1;
                 critical.entry(node.clone()).or_default().push(event.time);
             }
-            What::Drained { node, .. } => nodes.entry(node.clone()).or_default().out += 1,
+            What::Drained { node, .. } => nodes.entry(node.to_owned()).or_default().out += 1,
             _ => {}
         }
     }
     for event in &events {
         let What::JobEnded(attempt) = &event.what else { continue };
         let Some((end, outcome)) = attempt.end else { continue };
-        for node in &attempt.nodes {
+        for node in attempt.nodes.iter() {
             let near = |time: &&u64| (end - 10 * MINUTE..=end + 5 * MINUTE).contains(*time);
             let found = critical.get(node).is_some_and(|times| times.iter().any(|time| near(&time)));
             let failed = outcome == Outcome::NodeFail || (outcome == Outcome::Failed && found);
-            let signals = nodes.entry(node.clone()).or_default();
+            let signals = nodes.entry(node.to_owned()).or_default();
             if attempt.nodes.len() == 1 {
                 signals.jobs += 1;
                 signals.single += usize::from(failed);

@@ -1,11 +1,13 @@
 //! The page of a large fleet stays small: it has no list of all nodes.
-#![expect(clippy::disallowed_types, reason = "prints how long a page takes")]
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "prints how long a page takes")]
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::fs;
+use std::time::{Duration, Instant};
 
 use railgate_fleet::{History, Settings, judge};
 use railgate_fleet_page::{Facts, Names, html};
+use railgate_fleet_store::{Reader, Writer};
 
 use crate::generator::{Parameters, fleet};
 
@@ -41,4 +43,66 @@ fn the_page_of_4096_nodes_and_90_days_stays_below_5_mb() {
     // Half of the nodes have faults: nodes without one have no lane.
     let lanes = page.matches("class=\"name\"").count();
     assert!((100..4096).contains(&lanes), "{lanes} lanes");
+}
+
+/// Times of what `railgate fleet --format html` does.
+struct Clock {
+    begin: Instant,
+    cpu: Duration,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock { begin: Instant::now(), cpu: cpu() }
+    }
+
+    fn print(&self, what: &str) {
+        println!("{what} after {:.2?}, {:.2?} of processor time", self.begin.elapsed(), cpu() - self.cpu);
+    }
+}
+
+/// Processor time of this program so far.
+fn cpu() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11..=12].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+#[test]
+#[ignore = "measures: cargo test --release -p railgate-fleet --test fleets how_fast -- --ignored --nocapture"]
+fn how_fast_a_page_is_made_from_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fleet.db");
+    let (now, count) = {
+        let fleet = fleet(&Parameters::new(4096, 90, 601));
+        let mut writer = Writer::open(&path, "here", fleet.now).unwrap();
+        for events in fleet.events.chunks(10_000) {
+            writer.take_in(events, fleet.now).unwrap();
+        }
+        (fleet.now, fleet.events.len())
+    };
+    println!("{count} events, {} bytes", fs::metadata(&path).unwrap().len());
+    for _ in 0..3 {
+        let clock = Clock::new();
+        let reader = Reader::open(&path).unwrap();
+        clock.print("opened");
+        let events = reader.events(0, u64::MAX).unwrap();
+        clock.print("read");
+        let history = History::new(events, now);
+        clock.print("in order");
+        let settings = Settings::default();
+        let judgement = judge(&history, &settings);
+        clock.print("judged");
+        let names = Names::Shown { users: BTreeMap::new() };
+        let page = html(&Facts {
+            history: &history,
+            judgement: &judgement,
+            settings: &settings,
+            names: &names,
+            host_list: |nodes| nodes.join(","),
+            railgate: "1.0",
+        });
+        clock.print(&format!("page of {} bytes", page.len()));
+    }
 }

@@ -134,7 +134,7 @@ impl World {
             attempt: running.attempt,
             uid: job.uid,
             partition: if job.size >= 8 { "train" } else { "batch" }.to_owned(),
-            nodes: running.nodes.iter().map(|node| self.machines[*node].name.clone()).collect(),
+            nodes: running.nodes.iter().map(|node| &self.machines[*node].name).collect(),
             gpus: u32::try_from(running.nodes.len() * CARDS).unwrap(),
             queued: job.queued,
             start: running.start,
