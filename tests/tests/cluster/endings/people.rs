@@ -1,7 +1,5 @@
 //! Jobs that a user, an admin or a limit ends or requeues.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use nix::sys::signal::Signal;
 
@@ -55,14 +53,11 @@ pub(super) fn endings() -> Vec<Ending> {
         Ending::batch("cancelled while failing", CPU, "exit 5", "looks like the application")
             .with(&["--comment=wait-in-epilog_slurmd"])
             .when(When::In("epilog_slurmd"), cancel_and_go),
-        job("srun interrupted", CANCELLED).with(&["--quit-on-interrupt"]).how(How::Srun).when(
-            began,
-            |stage| {
-                // A srun that is still launching forwards the signal, and the job would seem to have ended by itself.
-                std::thread::sleep(Duration::from_secs(6));
-                stage.process.map_or(Ok(()), |srun| srun.signal(Signal::SIGINT))
-            },
-        ),
+        // srun forwards SIGINT before it calls the job cancelled: a program that died of it at once could end the job before.
+        Ending::batch("srun interrupted", GPU, "trap '' INT; mark began; sleep 120", CANCELLED)
+            .with(&["--quit-on-interrupt"])
+            .how(How::Srun)
+            .when(began, |stage| stage.process.map_or(Ok(()), |srun| srun.signal(Signal::SIGINT))),
         job("out of time", TIMEOUT).when(began, |stage| stage.update("EndTime=now+1")),
         Ending::batch("out of time and defiant", CPU, DEFIANT, TIMEOUT)
             .with(&["--time=10", "--signal=B:USR1@600"])
