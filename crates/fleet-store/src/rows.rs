@@ -73,12 +73,12 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row { id: row.get(0)?, time: row.get(1)?, body: row.get(2)?, checksum: row.get(3)? })
 }
 
-/// Checks and parses rows in other threads. Returns the events from one time to another, both included, in the order of the rows.
+/// Checks and parses rows in other threads. Returns the events from one time to another, both included, by batches in the order of the rows.
 fn parsed(
     rows: impl Iterator<Item = Result<Row, StoreError>>,
     path: &Path,
     span: &RangeInclusive<UnixMillis>,
-) -> Result<Vec<Event>, StoreError> {
+) -> Result<Vec<Vec<Event>>, StoreError> {
     let parsers = available_parallelism().map_or(1, NonZero::get).min(PARSERS);
     // Short: rows that wait need memory beside the events.
     let (to_parse, batches) = sync_channel(2 * parsers);
@@ -111,13 +111,8 @@ fn parsed(
     });
     let mut parts = parts?;
     parts.sort_by_key(|(number, _)| *number);
-    let count = parts.iter().flat_map(|(_, part)| part).map(Vec::len).sum();
-    let mut events = Vec::with_capacity(count);
-    for (_, part) in parts {
-        // Of several rows that are damaged, the first one is named.
-        events.append(&mut part?);
-    }
-    Ok(events)
+    // Of several rows that are damaged, the first one is named.
+    parts.into_iter().map(|(_, part)| part).collect()
 }
 
 /// Parses batches of rows until there are no more. Returns the events of each batch with its number.
@@ -148,8 +143,8 @@ pub(crate) fn events(
     let mut statement =
         connection.prepare_cached("SELECT id, time, body, checksum FROM event").map_err(sqlite)?;
     let rows = statement.query_map([], row).map_err(sqlite)?;
-    let events = parsed(rows.map(|row| row.map_err(sqlite)), path, &(from..=to))?;
-    Ok(sorted(events))
+    let batches = parsed(rows.map(|row| row.map_err(sqlite)), path, &(from..=to))?;
+    Ok(sorted(batches))
 }
 
 fn events_of(rows: &[Row], path: &Path, span: &RangeInclusive<UnixMillis>) -> Result<Vec<Event>, StoreError> {
@@ -163,15 +158,19 @@ fn events_of(rows: &[Row], path: &Path, span: &RangeInclusive<UnixMillis>) -> Re
     Ok(events)
 }
 
-/// Events by time and id. The numbers are sorted and not the events, of which each move costs more.
-fn sorted(events: Vec<Event>) -> Vec<Event> {
-    let mut order: Vec<(UnixMillis, usize)> =
-        events.iter().enumerate().map(|(number, event)| (event.time, number)).collect();
-    order.sort_unstable_by(|(time, number), (other_time, other)| {
-        time.cmp(other_time).then_with(|| events[*number].id.cmp(&events[*other].id))
+/// Events of all batches by time and id. Their places are sorted and not the events, of which each move costs more.
+fn sorted(batches: Vec<Vec<Event>>) -> Vec<Event> {
+    let mut order: Vec<(UnixMillis, (usize, usize))> = Vec::new();
+    for (batch, events) in batches.iter().enumerate() {
+        order.extend(events.iter().enumerate().map(|(number, event)| (event.time, (batch, number))));
+    }
+    let id = |(batch, number): (usize, usize)| &batches[batch][number].id;
+    order.sort_unstable_by(|(time, place), (other_time, other)| {
+        time.cmp(other_time).then_with(|| id(*place).cmp(id(*other)))
     });
-    let mut events: Vec<Option<Event>> = events.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|(_, number)| events[number].take()).collect()
+    let mut batches: Vec<Vec<Option<Event>>> =
+        batches.into_iter().map(|events| events.into_iter().map(Some).collect()).collect();
+    order.into_iter().filter_map(|(_, (batch, number))| batches[batch][number].take()).collect()
 }
 
 /// The event with an id.

@@ -10,6 +10,7 @@ use crate::exposure::{Exposure, Rates};
 use crate::fault::{Fault, has_failed, in_window};
 use crate::history::History;
 use crate::incident::{Found, Reason};
+use crate::parallel;
 use crate::settings::Settings;
 
 /// Share below the lower end of a job's interval: few of the fleet's jobs may be accused by chance.
@@ -112,15 +113,8 @@ struct Suspect {
     faults: Vec<usize>,
     /// Lower end of the interval of its number of nodes.
     lower: f64,
-    /// Faults that nodes of the fleet would have had in its place, as far as they are summed up.
-    expected: f64,
-}
-
-impl Suspect {
-    /// Whether it fails its nodes, as far as is known: what is expected only grows.
-    fn fails_nodes(&self, settings: &Settings) -> bool {
-        self.lower > settings.job_times * self.expected
-    }
+    /// Its attempts.
+    attempts: Vec<usize>,
 }
 
 /// Faults that a job or a user carries from node to node: on at least [`Settings::fewest_nodes`] nodes, and far more often than
@@ -151,31 +145,33 @@ pub(crate) fn killers(
         // A lemon that fails the jobs of one user again and again is one node.
         let nodes = of.iter().map(|fault| faults[*fault].node).collect::<BTreeSet<usize>>().len();
         let lower = gamma_quantile(nodes as f64, UNLIKELY);
-        (nodes >= settings.fewest_nodes).then_some(Suspect { faults: of, lower, expected: 0.0 })
+        (nodes >= settings.fewest_nodes).then_some(Suspect { faults: of, lower, attempts: Vec::new() })
     };
     let suspects = |of: BTreeMap<u32, Vec<usize>>| -> BTreeMap<u32, Suspect> {
         of.into_iter().filter_map(|(of, faults)| Some((of, suspect(faults)?))).collect()
     };
     let (mut of_job, mut of_user) = (suspects(of_job), suspects(of_user));
-    for (attempt, members) in history.attempts.iter().zip(&history.members) {
-        // Nearly all users are cleared after a few of their attempts.
-        let mut open = [of_job.get_mut(&attempt.job), of_user.get_mut(&attempt.uid)]
-            .map(|suspect| suspect.filter(|suspect| suspect.fails_nodes(settings)));
-        if open.iter().all(Option::is_none) {
-            continue;
-        }
-        let end = attempt.end.map_or(history.now, |(end, _)| end);
-        let of = |node: &usize| exposure.expected(rates, *node, attempt.start, end);
-        let expected: f64 = members.iter().map(of).sum();
-        for suspect in open.iter_mut().flatten() {
-            suspect.expected += expected;
+    for (index, attempt) in history.attempts.iter().enumerate() {
+        for suspect in of_job.get_mut(&attempt.job).into_iter().chain(of_user.get_mut(&attempt.uid)) {
+            suspect.attempts.push(index);
         }
     }
-    let mut killers = BTreeSet::new();
-    for suspect in of_job.values().chain(of_user.values()) {
-        if suspect.fails_nodes(settings) {
-            killers.extend(&suspect.faults);
-        }
-    }
+    let fails_nodes = |suspect: &Suspect| {
+        // Faults that nodes of the fleet would have had in its place. Nearly all users are cleared after a few of their attempts.
+        let mut expected = 0.0;
+        suspect.attempts.iter().all(|index| {
+            let (attempt, members) = (&history.attempts[*index], &history.members[*index]);
+            let end = attempt.end.map_or(history.now, |(end, _)| end);
+            let of = |node: &usize| exposure.expected(rates, *node, attempt.start, end);
+            expected += members.iter().map(of).sum::<f64>();
+            suspect.lower > settings.job_times * expected
+        })
+    };
+    let suspects: Vec<Suspect> = of_job.into_values().chain(of_user.into_values()).collect();
+    let killers = suspects.iter().zip(parallel::map(&suspects, fails_nodes));
     killers
+        .filter(|(_, fails_nodes)| *fails_nodes)
+        .flat_map(|(suspect, _)| &suspect.faults)
+        .copied()
+        .collect()
 }

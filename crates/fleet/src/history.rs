@@ -1,13 +1,14 @@
 //! Events put in order: the same for late, doubled and shuffled events.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 
 use railgate_model::{Class, Severity, UnixMillis};
 
 use crate::event::{
     Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Progress, SharedKind, Source, What,
 };
+use crate::parallel;
 
 /// All events up to a time.
 #[derive(Clone, Debug, Default)]
@@ -205,8 +206,13 @@ impl History {
     fn attempt(&mut self, attempt: Attempt, attempts: &mut BTreeMap<(u32, u32), Attempt>) {
         let attempt = Attempt { end: attempt.end.filter(|(end, _)| *end >= attempt.start), ..attempt };
         let key = (attempt.job, attempt.attempt);
-        if attempts.get(&key).is_none_or(|known| known.end.is_none() || attempt.end.is_some()) {
-            attempts.insert(key, attempt);
+        match attempts.entry(key) {
+            btree_map::Entry::Vacant(new) => drop(new.insert(attempt)),
+            btree_map::Entry::Occupied(mut known) => {
+                if known.get().end.is_none() || attempt.end.is_some() {
+                    known.insert(attempt);
+                }
+            }
         }
     }
 
@@ -281,19 +287,31 @@ impl History {
         }
     }
 
-    /// Indices of the nodes of an attempt, sorted, each once.
-    fn members_of(&mut self, attempt: &Attempt) -> Vec<usize> {
+    /// Indices of the nodes of an attempt, sorted, each once; `None` if there was no event about one of them.
+    fn members_of(&self, attempt: &Attempt) -> Option<Vec<usize>> {
         let mut members: Vec<usize> =
-            attempt.nodes.iter().map(|name| self.index_of(name, attempt.start)).collect();
+            attempt.nodes.iter().map(|name| self.find(name)).collect::<Option<_>>()?;
         members.sort_unstable();
         members.dedup();
-        members
+        Some(members)
+    }
+
+    /// As [`History::members_of`]; nodes without an event become known by the attempt.
+    fn all_members_of(&mut self, attempt: &Attempt) -> Vec<usize> {
+        for name in attempt.nodes.iter() {
+            self.index_of(name, attempt.start);
+        }
+        self.members_of(attempt).unwrap_or_default()
     }
 
     /// Links attempts and nodes, and derives when nodes took no jobs.
     fn link(&mut self) {
         let attempts = std::mem::take(&mut self.attempts);
-        self.members = attempts.iter().map(|attempt| self.members_of(attempt)).collect();
+        let members = parallel::map(&attempts, |attempt| self.members_of(attempt));
+        let members = attempts.iter().zip(members);
+        self.members = members
+            .map(|(attempt, members)| members.unwrap_or_else(|| self.all_members_of(attempt)))
+            .collect();
         let mut counts = vec![0; self.nodes.len()];
         for node in self.members.iter().flatten() {
             counts[*node] += 1;
