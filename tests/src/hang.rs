@@ -98,7 +98,7 @@ time.sleep(600)
 
 /// A rank of a silent program. It works on its GPU for `$WORK_S`, by default twenty seconds. Then the ranks in `$QUIT`, by default rank
 /// 1, do what `$PLAY` says, and the others wait for them in a kernel, as in a collective. After a restart, through the queue
-/// or by `railgate launch`, it works for three seconds.
+/// or by `railgate launch`, it works for `$WORK_AGAIN_S`, by default three seconds.
 pub const RANK: &str = r#"#!/usr/bin/python3
 import json, os, signal, sys, time
 rank, play = int(os.environ.get("RANK", os.environ["SLURM_PROCID"])), os.environ["PLAY"]
@@ -137,7 +137,7 @@ signal.signal(signal.SIGTERM, ends)
 load(WORKS)
 attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0")) + int(os.environ.get("RAILGATE_START", "0"))
 print(f"rank {rank} at work, attempt {attempt}", flush=True)
-time.sleep(3 if attempt else float(os.environ.get("WORK_S", "20")))
+time.sleep(float(os.environ.get("WORK_AGAIN_S", "3") if attempt else os.environ.get("WORK_S", "20")))
 if attempt:
     load(IDLE)
     sys.exit(0)

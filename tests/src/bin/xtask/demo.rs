@@ -140,7 +140,8 @@ fn tell(story: &Story, keep: bool) -> Result<()> {
     let words = ["-N2", "-o", "training.log", "-J", "training"];
     let alice = cluster.alice();
     let hang = ["-N1", "-n2", "-w", HANG_NODE, "--gres=gpu:2", "-o", "hang.log", "-J", "hang"];
-    let hung = alice.clone().env("PLAY", "stops").env("WORK_S", "12").sbatch(&hang, HANG)?;
+    let session = alice.clone().env("PLAY", "stops").env("WORK_S", "12").env("WORK_AGAIN_S", "2");
+    let hung = session.sbatch(&hang, HANG)?;
     story.line(&format!("rgalice: sbatch {}   -> job {hung}, which will hang (see below)", hang.join(" ")));
     let id = alice.sbatch(&words, &template)?;
     story.line(&format!("rgalice: sbatch {} {TEMPLATE}   -> job {id}", words.join(" ")));
