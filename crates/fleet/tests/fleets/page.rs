@@ -5,11 +5,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use railgate_fleet::{History, Settings, judge};
+use railgate_fleet::{History, Judgement, Settings, judge};
 use railgate_fleet_page::{Facts, Names, html};
 use railgate_fleet_store::{Reader, Writer};
 
 use crate::generator::{Parameters, fleet};
+
+fn page(history: &History, judgement: &Judgement, settings: &Settings) -> String {
+    let names = Names::Shown { users: BTreeMap::new() };
+    html(&Facts {
+        history,
+        judgement,
+        settings,
+        names: &names,
+        host_list: |nodes| nodes.join(","),
+        railgate: "1.0",
+    })
+}
 
 #[test]
 fn the_page_of_4096_nodes_and_90_days_stays_below_5_mb() {
@@ -19,16 +31,7 @@ fn the_page_of_4096_nodes_and_90_days_stays_below_5_mb() {
     let ordered = begin.elapsed();
     let judgement = judge(&history, &settings);
     let judged = begin.elapsed();
-    let names = Names::Shown { users: BTreeMap::new() };
-    let facts = Facts {
-        history: &history,
-        judgement: &judgement,
-        settings: &settings,
-        names: &names,
-        host_list: |nodes| nodes.join(","),
-        railgate: "1.0",
-    };
-    let page = html(&facts);
+    let page = page(&history, &judgement, &settings);
     println!(
         "{} events: in order after {ordered:?}, judged after {judged:?}, the page after {:?}; {} bytes",
         fleet.events.len(),
@@ -36,7 +39,7 @@ fn the_page_of_4096_nodes_and_90_days_stays_below_5_mb() {
         page.len()
     );
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
-    assert_eq!(page, html(&facts), "sorted the same way each time");
+    assert_eq!(page, self::page(&history, &judgement, &settings), "sorted the same way each time");
     for part in ["Needs action", "Goodput", "</html>"] {
         assert!(page.contains(part), "{part}");
     }
@@ -94,15 +97,7 @@ fn how_fast_a_page_is_made_from_a_file() {
         let settings = Settings::default();
         let judgement = judge(&history, &settings);
         clock.print("judged");
-        let names = Names::Shown { users: BTreeMap::new() };
-        let page = html(&Facts {
-            history: &history,
-            judgement: &judgement,
-            settings: &settings,
-            names: &names,
-            host_list: |nodes| nodes.join(","),
-            railgate: "1.0",
-        });
+        let page = page(&history, &judgement, &settings);
         clock.print(&format!("page of {} bytes", page.len()));
     }
 }
