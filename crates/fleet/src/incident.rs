@@ -110,6 +110,7 @@ struct Fleet<'a> {
     kinds: BTreeMap<SharedKind, usize>,
 }
 
+/// One of [`Fleet::shared`], for example a leaf switch.
 struct Part<'a> {
     kind: SharedKind,
     name: &'a str,
@@ -216,6 +217,7 @@ impl<'a> Scan<'a> {
                     taken.push((place, cluster));
                 }
             }
+            // Only these can have other clusters than before.
             for block in changed {
                 let left = self.clusters(&self.blocks[block], &found);
                 if left.is_empty() {
@@ -239,7 +241,7 @@ impl<'a> Scan<'a> {
     }
 
     fn cluster(&self, place: Place, faults: Vec<usize>) -> Option<Cluster> {
-        let failed = number(faults.iter().map(|fault| self.faults[*fault].node));
+        let failed = distinct(faults.iter().map(|fault| self.faults[*fault].node));
         let (fewest, looks) = match place {
             Place::Shared(number) => {
                 let span = self.history.now.saturating_sub(self.history.begin) as f64;
@@ -269,7 +271,7 @@ impl<'a> Scan<'a> {
         let runs = self.of_user.get(&uid).map(Vec::as_slice).unwrap_or_default();
         let begun = &runs[..runs.partition_point(|run| run.start <= last)];
         let near = begun.iter().filter(|run| run.end.saturating_add(self.settings.after_end) >= first);
-        number(near.flat_map(|run| &self.history.members[run.attempt]).copied())
+        distinct(near.flat_map(|run| &self.history.members[run.attempt]).copied())
     }
 
     /// The only node of a cluster of which there is proof.
@@ -394,7 +396,7 @@ impl<'a> Scan<'a> {
             Place::Shared(number) => {
                 let Part { kind, name, .. } = &self.fleet.shared[number];
                 let shared = Shared { kind: *kind, name: (*name).to_owned() };
-                let what = format!("{} of {of} nodes of {} {} failed: {cause}", nodes.len(), kind, name);
+                let what = format!("{} of {of} nodes of {kind} {name} failed: {cause}", nodes.len());
                 (Reason::Shared(shared), what)
             }
             Place::Job(attempt) => {
@@ -413,7 +415,7 @@ impl<'a> Scan<'a> {
 }
 
 /// Number of different nodes.
-fn number(nodes: impl Iterator<Item = usize>) -> usize {
+fn distinct(nodes: impl Iterator<Item = usize>) -> usize {
     let mut nodes: Vec<usize> = nodes.collect();
     nodes.sort_unstable();
     nodes.dedup();

@@ -63,7 +63,8 @@ pub fn job_from_env(env: &Env) -> Result<Job, BadEnv> {
 }
 
 /// The array and the index of the job for which a program of slurmctld was started; `None` for a job that is no member of
-/// one. Only slurmctld sets these anew for each job: the environment of a job may have those of the job that submitted it.
+/// one. For its own programs slurmctld sets the variables for each job; in the environment of a job they can be those of the
+/// job that submitted it.
 pub fn array_member(env: &Env) -> Option<(u32, u32)> {
     let number = |name: &str| env.get(OsStr::new(name))?.to_str()?.parse::<u32>().ok();
     number("SLURM_ARRAY_JOB_ID").zip(number("SLURM_ARRAY_TASK_ID"))
