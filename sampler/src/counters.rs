@@ -338,6 +338,11 @@ impl Counters {
         self.seen = Some(sample);
     }
 
+    /// The job's GPUs, in the order of the samples.
+    pub(crate) fn gpus(&self) -> &[HeadGpu] {
+        &self.head.gpus
+    }
+
     /// The sample since the last call, if there is one.
     pub(crate) fn take_seen(&mut self) -> Option<Sample> {
         self.seen.take()
@@ -345,13 +350,16 @@ impl Counters {
 }
 
 /// The GPUs that the prolog found. A prolog of an earlier version left no file: then Slurm's numbers are taken as NVML's.
-fn sampled(mine: &Mine) -> SampledGpus {
+pub(crate) fn sampled(mine: &Mine) -> SampledGpus {
     let allocation = &mine.report.job.allocation;
     match mine.dir.read_json(SAMPLER_GPUS) {
         Ok(sampled) => sampled,
         Err(why) if why.kind() == ErrorKind::NotFound => match allocation {
             Allocation::Gpus(ids) => SampledGpus {
-                gpus: ids.iter().map(|id| SampledGpu { id: id.clone(), index: id.index() }).collect(),
+                gpus: ids
+                    .iter()
+                    .map(|id| SampledGpu { id: id.clone(), index: id.index(), pci: None })
+                    .collect(),
                 problems: Vec::new(),
             },
             other => SampledGpus::new(other, &JobGpus::None, None, &GpuInventory::default()),
@@ -456,8 +464,10 @@ mod tests {
         assert_eq!(ids(&mine), [index(5)], "an earlier version's prolog left no file");
         // GPU 1 was gone before the job, so Slurm's GPU 5 is NVML's GPU 4.
         let uuid = GpuId::Uuid("GPU-5".to_owned());
-        let found =
-            SampledGpus { gpus: vec![SampledGpu { id: uuid.clone(), index: Some(4) }], problems: Vec::new() };
+        let found = SampledGpus {
+            gpus: vec![SampledGpu { id: uuid.clone(), index: Some(4), pci: None }],
+            problems: Vec::new(),
+        };
         mine.dir.write_json(SAMPLER_GPUS, &found).unwrap();
         assert_eq!(ids(&mine), [uuid]);
         let counters = Counters::new(&mine, CLOCK, false);

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use railgate_child::Task;
-use railgate_node_report::stacks::Recorded;
+use railgate_node_report::stacks::{GpuState, Recorded};
 use railgate_node_report::{JobStacks, NodeReport, REPORT_SCHEMA};
 use railgate_rundir::Root;
 use railgate_runner::{Loaded, Places, node_name};
@@ -31,6 +31,7 @@ struct Order {
     targets: Vec<Target>,
     /// NCCL's RAS is asked as well.
     ras: bool,
+    gpus: Vec<GpuState>,
 }
 
 /// Takes stacks, in a thread that sleeps while its children work.
@@ -40,13 +41,14 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// Takes the stacks of these processes, unless that is still going on. `ras`: this node asks NCCL's RAS for the whole job.
-    pub(crate) fn take(&mut self, mine: &Mine, targets: Vec<Target>, ras: bool) {
+    /// Takes the stacks of these processes, unless that is still going on, and keeps them with the state of the GPUs. `ras`: this
+    /// node asks NCCL's RAS for the whole job.
+    pub(crate) fn take(&mut self, mine: &Mine, targets: Vec<Target>, gpus: Vec<GpuState>, ras: bool) {
         // No user could be become for a job of root's.
         if self.taking.as_ref().is_some_and(|taking| !taking.is_finished()) || mine.report.job.uid == 0 {
             return;
         }
-        let order = Order { runs: mine.run_places().to_owned(), job: mine.job, targets, ras };
+        let order = Order { runs: mine.run_places().to_owned(), job: mine.job, targets, ras, gpus };
         let take = move || {
             let taken = serde_json::to_vec(&order)
                 .map_err(|why| why.to_string())
@@ -78,7 +80,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
         job: report.job.id,
         attempt: report.attempt,
         node: report.node.clone(),
-        stacks: collect(&wanted, READING),
+        stacks: railgate_stacks::Stacks { gpus: order.gpus, ..collect(&wanted, READING) },
     };
     // Stored first: the others may take half a minute, and the job may be ended meanwhile.
     store_stacks(&config.report, &report, &stacks)?;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use railgate_guard::{Guard, GuardConfig, GuardMode, News, NodeSample, RankSample};
-use railgate_model::UnixMillis;
-use railgate_node_report::phases::gpu_activities;
+use railgate_model::{UnixMillis, XidEvent};
+use railgate_node_report::phases::{GpuActivity, gpu_activities};
 use railgate_node_report::plain::clock;
+use railgate_node_report::stacks::GpuState;
+use railgate_node_report::usage::format::HeadGpu;
 use railgate_node_report::usage::{Sample, State};
 use railgate_node_report::{Hang, HangAct, HangActKind, HangKind, Hangs, TaskRank, programs};
 use railgate_rundir::HangChoice;
@@ -15,11 +17,26 @@ use railgate_stacks::Target;
 
 use crate::ending::{Ending, Told, Wish};
 use crate::evidence::Evidence;
+use crate::gpu_errors::GpuErrors;
 use crate::nodes::Nodes;
 use crate::outputs::Outputs;
 use crate::pauses::Pausing;
 use crate::run::Mine;
 use crate::states::States;
+
+/// What the sampler sees of the job.
+pub(crate) struct Seen<'a> {
+    /// The newest sample.
+    pub(crate) sample: &'a Sample,
+    /// The GPUs in it.
+    pub(crate) gpus: &'a [HeadGpu],
+    /// The processes of ranks.
+    pub(crate) ranks: &'a [TaskRank],
+    pub(crate) pausing: &'a Pausing,
+    pub(crate) outputs: &'a Outputs,
+    /// Xids from NVML; `None`: the kernel log has them.
+    pub(crate) xids: Option<&'a [XidEvent]>,
+}
 
 /// The guard of a run.
 #[derive(Debug)]
@@ -27,6 +44,7 @@ pub(crate) struct Guarding {
     /// `None`: the site has turned it off.
     guard: Option<Guard>,
     states: States,
+    gpu_errors: GpuErrors,
     evidence: Evidence,
     /// The stacks of this wait are taken.
     taken: bool,
@@ -45,18 +63,13 @@ impl Guarding {
         let guard = (config.mode != GuardMode::Off).then(|| Guard::new(config.clone(), before));
         let (states, evidence, ending) = (States::default(), Evidence::default(), Ending::default());
         let nodes = Nodes::new(mine);
-        Guarding { guard, states, evidence, taken: false, ending, nodes, config, choice }
+        let gpu_errors = GpuErrors::new(mine);
+        Guarding { guard, states, gpu_errors, evidence, taken: false, ending, nodes, config, choice }
     }
 
-    /// Adds a sample. `ranks`: the processes of ranks. Returns whether the partial report is to be written soon.
-    pub(crate) fn step(
-        &mut self,
-        mine: &Mine,
-        sample: &Sample,
-        ranks: &[TaskRank],
-        pausing: &Pausing,
-        outputs: &Outputs,
-    ) -> bool {
+    /// Adds a sample. Returns whether the partial report is to be written soon.
+    pub(crate) fn step(&mut self, mine: &Mine, seen: &Seen<'_>) -> bool {
+        let Seen { sample, ranks, outputs, .. } = *seen;
         let Some(guard) = &mut self.guard else { return false };
         let job = &mine.report.job;
         let alone = job.nodelist == mine.report.node && job.het_leader.is_none();
@@ -64,19 +77,20 @@ impl Guarding {
         let of_step = of_last_step(ranks);
         let rank_samples: Vec<RankSample> =
             of_step.iter().map(|(rank, of)| rank_sample(*rank, of, &self.states)).collect();
-        let seen = NodeSample {
+        let node_sample = NodeSample {
             start: sample.start,
             end: sample.end(),
             running: sample.state == State::Running,
             gpus: &gpus,
             ranks: &rank_samples,
-            counts: pausing.counts(),
+            counts: seen.pausing.counts(),
             alone,
             logged: self.states.logged(),
             ports_down: self.states.ports_down(),
+            gpu_errors: self.gpu_errors.known(),
         };
-        let mut news = guard.add(&seen);
-        let wait = guard.stands_still(&seen);
+        let mut news = guard.add(&node_sample);
+        let wait = guard.stands_still(&node_sample);
         let nodes = self.nodes.step(mine, &self.config, wait.as_ref(), sample.end());
         if news.is_none() {
             news = nodes.judged.and_then(|found| guard.add_of_nodes(found, sample.end()));
@@ -86,6 +100,8 @@ impl Guarding {
             let running = of_step.values().flatten().filter(|one| one.ended.is_none());
             let programs = running.map(|one| (one.pid, one.ticks)).collect();
             self.states.step(mine, programs, outputs.paths(), guard.waits_since().is_some());
+            let numbers: Vec<u32> = seen.gpus.iter().map(|gpu| gpu.index).collect();
+            self.gpu_errors.step(mine, seen.xids, &numbers);
         } else {
             self.states.clear();
         }
@@ -99,7 +115,8 @@ impl Guarding {
             // The end of a process and a stopped one are proof, and NCCL has no complete answer then.
             let proof = rank_samples.iter().any(|one| one.ended.is_some() || is_stopped(one));
             let ras = !proof && (alone || looks_at_others(&mine.report));
-            self.evidence.take(mine, running.map(|one| Target::from(*one)).collect(), ras);
+            let targets = running.map(|one| Target::from(*one)).collect();
+            self.evidence.take(mine, targets, gpu_states(seen, &gpus), ras);
         }
         if let Some(news) = news {
             self.record(mine, &news, outputs.log());
@@ -196,6 +213,12 @@ fn line(node: &str, job: u32, hang: &Hang) -> String {
         "railgate: {what} on {node} since {since} UTC: {}{may} (railgate report {job} --live)",
         hang.sentence()
     )
+}
+
+/// What the GPUs did during the sample.
+fn gpu_states(seen: &Seen<'_>, activities: &[GpuActivity]) -> Vec<GpuState> {
+    let states = seen.gpus.iter().zip(&seen.sample.gpus).zip(activities);
+    states.map(|((gpu, values), activity)| GpuState::new(gpu.index, *activity, values)).collect()
 }
 
 /// The programs of each rank of the newest step of the newest start.

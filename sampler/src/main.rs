@@ -13,6 +13,7 @@ mod ends;
 mod evidence;
 mod fields;
 mod file;
+mod gpu_errors;
 mod gpus;
 mod guard;
 mod host;
@@ -38,7 +39,7 @@ use batch_script::Watch;
 use clock::Clock;
 use counters::Counters;
 use ends::Ends;
-use guard::Guarding;
+use guard::{Guarding, Seen};
 use live::Live;
 use outputs::Outputs;
 use pauses::Pausing;
@@ -137,7 +138,15 @@ fn stay(mine: &mut Mine) -> &'static str {
         }
         pausing.hear(mine);
         if let Some(sample) = counters.take_seen() {
-            if guarding.step(mine, &sample, ends.ranks().0, &pausing, &outputs) {
+            let seen = Seen {
+                sample: &sample,
+                gpus: counters.gpus(),
+                ranks: ends.ranks().0,
+                pausing: &pausing,
+                outputs: &outputs,
+                xids: xids.seen(),
+            };
+            if guarding.step(mine, &seen) {
                 live.soon();
             }
             counters.hangs(guarding.hang());

@@ -49,6 +49,11 @@ impl Xids {
         self.wanted
     }
 
+    /// The Xids so far; `None`: the kernel log has them.
+    pub(crate) fn seen(&self) -> Option<&[XidEvent]> {
+        self.wanted.then_some(self.seen.as_slice())
+    }
+
     /// Records the Xids received since the last call.
     pub(crate) fn hear(&mut self, mine: &Mine, counters: &mut Counters) {
         if !self.wanted {

@@ -1,17 +1,17 @@
 //! Whether a wait is a hang, and who is waited for.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use railgate_model::UnixMillis;
 use railgate_node_report::phases::GpuActivity;
 use railgate_node_report::plain::span;
-use railgate_node_report::{Culprit, Hang, HangKind, WaitedIn};
+use railgate_node_report::{Culprit, GpuError, Hang, HangKind, WaitedIn};
 
 use crate::GuardConfig;
 use crate::rests::Rests;
-use crate::sample::{Counts, CountsOf, NodeSample, RankSample, RankState};
+use crate::sample::{Counts, CountsOf, NodeSample, RankSample, RankState, SampledError};
 
 /// CPU time above which a rank computes, percent of one core. A rank that sleeps has threads that wake up now and then.
 const COMPUTES: f64 = 10.0;
@@ -91,7 +91,7 @@ impl Case<'_> {
         let last = gone.iter().filter_map(|one| Some(one.ended?.0)).max()?;
         let case = Case { since: self.since.max(last), ..*self };
         // Ranks that worked for longer than that do not need the rank that ended, nor do those that wait for one that saves or computes.
-        let other_reason = || saves_on_any(self.sample) || computes_on_cpu(self.sample);
+        let other_reason = || saves_on_any(self.sample) || computes_on_cpu(self.sample, self.since);
         if !case.lasts(after) || self.since > last.saturating_add(NEEDED) || other_reason() {
             return None;
         }
@@ -116,6 +116,29 @@ impl Case<'_> {
 
     /// No rank makes progress, although all processes run.
     fn stands(&self, set: &GuardConfig) -> Option<Hang> {
+        let found = self.stands_by_ranks(set);
+        match found {
+            None => self.gpu_error(),
+            Some(Hang { kind: HangKind::AllWait, .. }) => self.gpu_error().or(found),
+            Some(_) => found,
+        }
+    }
+
+    /// A GPU of the job reported an error, and no rank saves or computes.
+    fn gpu_error(&self) -> Option<Hang> {
+        let other_reason = || saves_on_any(self.sample) || computes_on_cpu(self.sample, self.since);
+        if errors_of(self.sample, self.since).next().is_none() || other_reason() {
+            return None;
+        }
+        let named = |rank: &&RankSample| {
+            errors_of(self.sample, self.since).any(|(_, error)| error.rank == Some(rank.rank))
+        };
+        let culprits: Vec<&RankSample> = running(self.sample).filter(named).collect();
+        Some(self.hang(HangKind::GpuError, &culprits, Vec::new()))
+    }
+
+    /// The ranks show who is waited for, or that all wait.
+    fn stands_by_ranks(&self, set: &GuardConfig) -> Option<Hang> {
         let Some((behind, signs)) = self.behind().or_else(|| self.sleeps_alone()) else {
             return self.different().or_else(|| self.all_wait(set));
         };
@@ -289,6 +312,8 @@ impl Case<'_> {
         )];
         signs.extend(more);
         signs.extend(self.sample.ports_down.iter().map(|port| format!("port {port}")));
+        let gpu_errors: Vec<GpuError> = errors_of(self.sample, self.since).map(|(_, error)| error).collect();
+        signs.extend(gpu_errors.iter().map(GpuError::sentence));
         Hang {
             kind,
             since: self.since,
@@ -299,6 +324,7 @@ impl Case<'_> {
             operation: self.sample.counts.filter(|_| kind != HangKind::Order).and_then(waited_in),
             signs,
             ports_down: self.sample.ports_down.to_vec(),
+            gpu_errors,
             act: None,
         }
     }
@@ -311,9 +337,28 @@ fn saves_on_any(sample: &NodeSample<'_>) -> bool {
 
 /// Whether a rank that has not ended may compute on the CPU while its GPU is idle, for example in an evaluation: then the others wait
 /// for it. Which GPU a rank uses is not known, so the GPUs that wait and the ranks at rest are counted.
-fn computes_on_cpu(sample: &NodeSample<'_>) -> bool {
+fn computes_on_cpu(sample: &NodeSample<'_>, since: UnixMillis) -> bool {
     let resting = running(sample).filter(|one| one.state.as_ref().is_some_and(rests)).count();
-    waiting_gpus(sample) + resting < running(sample).count()
+    waiting_gpus(sample) + failed_gpus(sample, since) + resting < running(sample).count()
+}
+
+/// The errors of the job's GPUs from [`NEEDED`] before the beginning of a wait on, each with the place of its GPU.
+pub(crate) fn errors_of(
+    sample: &NodeSample<'_>,
+    since: UnixMillis,
+) -> impl Iterator<Item = (usize, GpuError)> {
+    let recent = move |one: &&SampledError| one.error.time >= since.saturating_sub(NEEDED);
+    sample.gpu_errors.iter().filter(recent).map(|one| {
+        let ranks = one.pid.and_then(|pid| sample.ranks.iter().find(|rank| rank.pid == pid));
+        (one.place, GpuError { rank: ranks.map(|rank| rank.rank), ..one.error.clone() })
+    })
+}
+
+/// How many GPUs of the node do not wait because they have reported an error.
+pub(crate) fn failed_gpus(sample: &NodeSample<'_>, since: UnixMillis) -> usize {
+    let places: BTreeSet<usize> = errors_of(sample, since).map(|(place, _)| place).collect();
+    let waits = |place: &&usize| sample.gpus.get(**place) == Some(&GpuActivity::Waits);
+    places.len() - places.iter().filter(waits).count()
 }
 
 fn running<'a>(sample: &'a NodeSample<'_>) -> impl Iterator<Item = &'a RankSample> {
@@ -392,7 +437,7 @@ pub(crate) fn is_refuted(hang: &Hang, sample: &NodeSample<'_>) -> bool {
         ranks.filter_map(|one| one.state.as_ref())
     };
     match hang.kind {
-        HangKind::Gone => saves_on_any(sample) || computes_on_cpu(sample),
+        HangKind::Gone | HangKind::GpuError => saves_on_any(sample) || computes_on_cpu(sample, hang.since),
         HangKind::Stopped => named().any(|state| state.state.is_some_and(|state| state != 'T')),
         HangKind::Behind | HangKind::Blocked | HangKind::Storage => {
             named().any(|state| !is_at_rest(state) && !is_held(state))

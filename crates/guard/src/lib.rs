@@ -27,9 +27,12 @@ use railgate_node_report::{Hang, HangAct, HangKind, Hangs, MOST_AT_REST, NodeWai
 
 pub use config::{GuardConfig, GuardMode};
 pub use nodes::judge_nodes;
-pub use sample::{Counts, CountsOf, NodeSample, RankOps, RankSample, RankState};
+pub use sample::{Counts, CountsOf, NodeSample, RankOps, RankSample, RankState, SampledError};
 
-use judge::{at_rest, culprit, is_of_storage, is_refuted, judge, polling_stragglers, waiting_gpus};
+use judge::{
+    at_rest, culprit, errors_of, failed_gpus, is_of_storage, is_refuted, judge, polling_stragglers,
+    waiting_gpus,
+};
 use rests::Rests;
 
 /// Work on the GPUs after which a job has begun to work, seconds. Before that, waiting belongs to the start-up, and only a
@@ -127,7 +130,7 @@ impl Guard {
         // A rank of an idle GPU may compute on the CPU, for example in an evaluation: then all others wait for work.
         let works = match waiting {
             0 => resting.is_empty() || resting.len() < sample.ranks.len(),
-            _ => resting.len() < sample.gpus.len() - waiting,
+            _ => resting.len() + failed_gpus(sample, since) < sample.gpus.len() - waiting,
         };
         if works || !resting.iter().all(rests_long) {
             return None;
@@ -151,6 +154,7 @@ impl Guard {
             moved: sample.counts.map(|counts| counts.moved),
             logged: sample.logged,
             ports_down: sample.ports_down.to_vec(),
+            gpu_errors: errors_of(sample, since).map(|(_, error)| error).collect(),
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::span;
-use railgate_node_report::{Culprit, Hang, HangKind, NodeWait};
+use railgate_node_report::{Culprit, GpuError, Hang, HangKind, NodeWait};
 
 use crate::GuardConfig;
 use crate::judge::is_of_storage;
@@ -52,11 +52,12 @@ pub fn judge_nodes(
         wait.ports_down.iter().map(|port| format!("{port} on {name}")).collect::<Vec<_>>()
     };
     let ports_down: Vec<String> = standing.iter().flat_map(down).collect();
+    let gpu_errors: Vec<GpuError> = standing.iter().flat_map(|(name, wait)| errors(name, wait)).collect();
     let mut culprits: Vec<Culprit> =
         resting.iter().flat_map(|(name, wait)| of(name, &wait.at_rest)).collect();
     let kind = if resting.is_empty() {
         // A node with idle GPUs that names no rank at rest: what they do is not known.
-        if standing.iter().any(|(_, wait)| wait.waiting_gpus < wait.gpus) {
+        if standing.iter().any(|(_, wait)| wait.waiting_gpus < wait.gpus && wait.gpu_errors.is_empty()) {
             return None;
         }
         // A second sign beside the GPUs.
@@ -67,7 +68,7 @@ pub fn judge_nodes(
         signs.extend(moved.map(|time| format!("no rank has enqueued an operation for {}", long(time))));
         let silent = logged.is_some();
         signs.extend(logged.map(|time| format!("nothing was written to the job's logs for {}", long(time))));
-        if signs.len() == 1 && ports_down.is_empty() {
+        if signs.len() == 1 && ports_down.is_empty() && gpu_errors.is_empty() {
             return None;
         }
         let mut behind = standing.iter().filter(|(_, wait)| !wait.behind.is_empty());
@@ -78,6 +79,10 @@ pub fn judge_nodes(
                 culprits = of(name, &wait.behind);
                 signs.push(format!("ranks of {name} enqueued fewer operations than others"));
                 HangKind::OwnGpu
+            }
+            _ if !gpu_errors.is_empty() => {
+                culprits = gpu_errors.iter().filter_map(of_error).collect();
+                HangKind::GpuError
             }
             _ => HangKind::AllWait,
         }
@@ -101,11 +106,13 @@ pub fn judge_nodes(
         }
     };
     signs.extend(ports_down.iter().map(|port| format!("port {port}")));
+    signs.extend(gpu_errors.iter().map(GpuError::sentence));
     Some(Hang {
         kind,
         since,
         named: now,
         ports_down,
+        gpu_errors,
         over: None,
         culprits,
         waiting_gpus: gpus,
@@ -113,6 +120,17 @@ pub fn judge_nodes(
         signs,
         act: None,
     })
+}
+
+/// The errors of a node's GPUs, with the node.
+fn errors(name: &str, wait: &NodeWait) -> Vec<GpuError> {
+    let own = |error: &GpuError| GpuError { node: Some(name.to_owned()), ..error.clone() };
+    wait.gpu_errors.iter().map(own).collect()
+}
+
+/// The rank whose GPU reported an error.
+fn of_error(error: &GpuError) -> Option<Culprit> {
+    Some(Culprit { rank: error.rank?, node: error.node.clone(), ..Culprit::default() })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use railgate_model::{ProcessExit, UnixMillis};
+use railgate_node_report::GpuError;
 use railgate_node_report::phases::GpuActivity;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,19 @@ pub struct NodeSample<'a> {
     pub logged: Option<UnixMillis>,
     /// Ports of the job's rails on this node that are not active, `mlx5_2:1 is DOWN`.
     pub ports_down: &'a [String],
+    /// Errors of the job's GPUs on this node since the run began.
+    pub gpu_errors: &'a [SampledError],
+}
+
+/// An error of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampledError {
+    /// Place of the GPU in [`NodeSample::gpus`].
+    pub place: usize,
+    /// The process that the driver named.
+    pub pid: Option<u32>,
+    /// The error, without its rank.
+    pub error: GpuError,
 }
 
 impl NodeSample<'_> {

@@ -7,6 +7,7 @@ use super::*;
 use GpuActivity::{Idle, Waits, Works};
 
 mod again;
+mod gpu_errors;
 
 const START: UnixMillis = 1_700_000_000_000;
 
@@ -20,6 +21,7 @@ struct Run {
     alone: bool,
     running: bool,
     logged: Option<UnixMillis>,
+    gpu_errors: Vec<SampledError>,
     news: Vec<News>,
 }
 
@@ -53,6 +55,7 @@ impl Run {
             alone: true,
             running: true,
             logged: None,
+            gpu_errors: Vec::new(),
             news: Vec::new(),
         };
         run.pass(60);
@@ -73,6 +76,7 @@ impl Run {
                 alone: self.alone,
                 logged: self.logged,
                 ports_down: &[],
+                gpu_errors: &self.gpu_errors,
             };
             self.news.extend(self.guard.add(&sample));
         }
@@ -94,6 +98,23 @@ impl Run {
         let op = "AllReduce".to_owned();
         let of = CountsOf { communicator: "c0".to_owned(), size: 4, ranks, op, seq: Some(1181) };
         self.counts = Some(Counts { moved: self.now, communicators: vec![of] });
+    }
+
+    /// What the node says to the others of its job.
+    fn stands_still(&self) -> Option<NodeWait> {
+        let sample = NodeSample {
+            start: self.now - 5000,
+            end: self.now,
+            running: true,
+            gpus: &self.gpus,
+            ranks: &self.ranks,
+            counts: None,
+            alone: self.alone,
+            logged: None,
+            ports_down: &[],
+            gpu_errors: &self.gpu_errors,
+        };
+        self.guard.stands_still(&sample)
     }
 
     fn named(&self) -> Option<&Hang> {
@@ -479,18 +500,7 @@ fn a_node_of_several_says_that_it_stands_still_if_its_gpus_wait_or_all_its_ranks
         (run.gpus, run.alone) = (gpus, alone);
         run.ranks.iter_mut().for_each(|rank| rank.state = Some(state.clone()));
         run.pass(seconds);
-        let sample = NodeSample {
-            start: run.now - 5000,
-            end: run.now,
-            running: true,
-            gpus: &run.gpus,
-            ranks: &run.ranks,
-            counts: None,
-            alone,
-            logged: None,
-            ports_down: &[],
-        };
-        run.guard.stands_still(&sample).map(|wait| (wait.waiting_gpus, wait.at_rest.len()))
+        run.stands_still().map(|wait| (wait.waiting_gpus, wait.at_rest.len()))
     };
     let all = |gpu| vec![gpu; 4];
     assert_eq!(stands(all(Waits), spins(), false, 150), Some((4, 0)));

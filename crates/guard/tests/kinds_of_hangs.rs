@@ -1,14 +1,15 @@
-//! Thirty-three kinds of hangs of a job on four nodes with eight ranks each, on a simulated clock: who is named, as what, and how soon.
+//! Thirty-seven kinds of hangs of a job on four nodes with eight ranks each, on a simulated clock: who is named, as what, and how soon.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use railgate_guard::{
-    Counts, CountsOf, Guard, GuardConfig, News, NodeSample, RankOps, RankSample, RankState, judge_nodes,
+    Counts, CountsOf, Guard, GuardConfig, News, NodeSample, RankOps, RankSample, RankState, SampledError,
+    judge_nodes,
 };
 use railgate_model::{ProcessExit, UnixMillis};
-use railgate_node_report::phases::GpuActivity::{self, Idle, Waits, Works};
-use railgate_node_report::{Hang, HangKind, Hangs, NodeWait};
+use railgate_node_report::phases::GpuActivity::{self, Idle, Unknown, Waits, Works};
+use railgate_node_report::{GpuError, Hang, HangKind, Hangs, NodeWait};
 
 const START: UnixMillis = 1_700_000_000_000;
 const FAULT: UnixMillis = START + 60_000;
@@ -29,6 +30,8 @@ enum Does {
     Computes,
     /// Their GPUs run a kernel of one thread block that does not end.
     OneBlock,
+    /// Their GPUs report an Xid and cannot be read, and they poll. The driver names the process or not.
+    Fails(u32, bool),
 }
 
 /// What is to be reported.
@@ -42,7 +45,7 @@ enum Want {
     Nothing,
 }
 
-use Does::{Computes, Ends, Is, OneBlock};
+use Does::{Computes, Ends, Fails, Is, OneBlock};
 use HangKind::{AllWait, Behind, Blocked, Gone, OwnGpu, Stopped, Storage};
 use Want::{Named, NoRank, Nothing};
 
@@ -69,7 +72,7 @@ const FUSE: Does = Is('D', "request_wait_answer", 0.0, 0.0);
 const NFS: Does = Is('D', "rpc_wait_bit_killable", 0.0, 0.0);
 const DRIVER: Does = Is('D', "nvidia_ioctl", 0.0, 0.0);
 
-const KINDS: [Kind; 33] = [
+const KINDS: [Kind; 37] = [
     kind("exit 0", &[5], Ends(ProcessExit::Code(0)), true, Named(Gone, 60)),
     kind("exit 0, no profiler", &[5], Ends(ProcessExit::Code(0)), false, Named(Gone, 60)),
     kind("exception", &[9], Ends(ProcessExit::Code(1)), true, Named(Gone, 60)),
@@ -105,6 +108,22 @@ const KINDS: [Kind; 33] = [
     kind("collectives in another order", ALL, Does::Waits, true, NoRank(AllWait, 260)),
     kind("collectives of another size", ALL, Does::Waits, false, NoRank(AllWait, 260)),
     kind("a small GPU kernel that never ends", &[4], OneBlock, true, Named(OwnGpu, 180)),
+    kind("a GPU off the bus", &[11], Fails(79, true), true, Named(HangKind::GpuError, 180)),
+    kind(
+        "a GPU off the bus, no process named",
+        &[11],
+        Fails(79, false),
+        true,
+        NoRank(HangKind::GpuError, 180),
+    ),
+    kind(
+        "a page fault of a kernel, no profiler",
+        &[11],
+        Fails(31, true),
+        false,
+        Named(HangKind::GpuError, 180),
+    ),
+    kind("an Xid that ends no work", &[11], Fails(63, true), true, Nothing),
     kind("a large GPU kernel that never ends", &[4], Computes, true, Nothing),
     kind("an endless loop on the CPU", &[4], Is('R', "", 100.0, 0.0), true, Nothing),
     kind("a rank that swaps", &[4], Is('D', "io_schedule", 2.0, 40e6), true, Nothing),
@@ -144,6 +163,7 @@ impl Node {
         let gpu = |rank: u32| match kind.does {
             _ if !hangs => Works,
             Computes if faulty(rank) => Works,
+            Fails(..) if faulty(rank) => Unknown,
             Ends(_) | Is(..) if faulty(rank) => Idle,
             _ => Waits,
         };
@@ -166,6 +186,16 @@ impl Node {
                 seq: Some(1181),
             }],
         };
+        let errors: Vec<SampledError> = match kind.does {
+            Fails(code, names) if hangs => {
+                let gpu_error = |(place, one): (usize, &RankSample)| {
+                    let error = GpuError::new(u32::try_from(place).ok()?, code, "", FAULT)?;
+                    Some(SampledError { place, pid: names.then_some(one.pid), error })
+                };
+                ranks.iter().enumerate().filter(|(_, one)| faulty(one.rank)).filter_map(gpu_error).collect()
+            }
+            _ => Vec::new(),
+        };
         let sample = NodeSample {
             start: now,
             end: now + SAMPLE,
@@ -176,6 +206,7 @@ impl Node {
             alone: false,
             logged: Some(moved),
             ports_down: &[],
+            gpu_errors: &errors,
         };
         let news = self.guard.add(&sample);
         self.standing = self.guard.stands_still(&sample);

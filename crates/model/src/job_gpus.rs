@@ -205,6 +205,9 @@ pub struct SampledGpu {
     pub id: GpuId,
     /// NVML index before the job, if it is known.
     pub index: Option<u32>,
+    /// PCI address before the job; `None`: not known, or a MIG instance, whose errors the driver reports for the whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<PciAddress>,
 }
 
 impl SampledGpus {
@@ -224,12 +227,18 @@ impl SampledGpus {
                 return SampledGpus { gpus: Vec::new(), problems: vec![why] };
             }
         };
+        let pci = |uuid: &String| {
+            let listed = now.and_then(|gpus| gpus.gpus.iter().find(|gpu| gpu.uuid.known() == Some(uuid)));
+            listed.filter(|gpu| gpu.mig.known() != Some(&true)).and_then(|gpu| gpu.pci.known().copied())
+        };
         // A UUID of Slurm's names one device, also a MIG instance, which `held` does not know.
         let named = |ids: &[GpuId]| SampledGpus {
             gpus: ids
                 .iter()
-                .filter(|id| matches!(id, GpuId::Uuid(_)))
-                .map(|id| SampledGpu { id: id.clone(), index: None })
+                .filter_map(|id| match id {
+                    GpuId::Uuid(uuid) => Some(SampledGpu { id: id.clone(), index: None, pci: pci(uuid) }),
+                    GpuId::Index(_) => None,
+                })
                 .collect(),
             problems: Vec::new(),
         };
@@ -263,7 +272,8 @@ impl SampledGpus {
             };
             match uuid {
                 Some(uuid) => {
-                    found.gpus.push(SampledGpu { id: GpuId::Uuid(uuid), index: Some(index) });
+                    let pci = pci(&uuid);
+                    found.gpus.push(SampledGpu { id: GpuId::Uuid(uuid), index: Some(index), pci });
                 }
                 None => found
                     .problems

@@ -1,7 +1,9 @@
 use railgate_model::{ProcessExit, UnixMillis};
 use serde::{Deserialize, Serialize};
 
+use crate::GpuError;
 use crate::comm::numbered;
+use crate::gpu_errors::bound_errors;
 
 /// Most hangs that are kept: the first ones.
 const MOST: usize = 16;
@@ -13,7 +15,7 @@ const MOST_SIGN: usize = 240;
 /// Most ports that are listed.
 const MOST_PORTS: usize = 8;
 /// Longest name of an operation, a communicator or a function of the kernel.
-const MOST_NAME: usize = 64;
+pub(crate) const MOST_NAME: usize = 64;
 
 /// Times in which ranks of this node waited for another one that did not come, as the guard found them while the job ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,6 +55,9 @@ pub struct Hang {
     /// Ports of the job's rails that are not active, `mlx5_2:1 is DOWN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports_down: Vec<String>,
+    /// Errors of the job's GPUs from two minutes before `since` on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_errors: Vec<GpuError>,
     /// What the guard did about it; `None`: nothing but naming it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub act: Option<HangAct>,
@@ -107,6 +112,8 @@ pub enum HangKind {
     OwnGpu,
     /// A rank waits in the kernel, for a device or for memory.
     Blocked,
+    /// The driver reported an error of a GPU of the job, and other GPUs wait.
+    GpuError,
     /// A rank waits for a file system. Becomes a hang only after a long time: storage recovers.
     Storage,
 }
@@ -122,6 +129,7 @@ impl HangKind {
             HangKind::Order => "order",
             HangKind::OwnGpu => "own-gpu",
             HangKind::Blocked => "blocked",
+            HangKind::GpuError => "gpu-error",
             HangKind::Storage => "storage",
         }
     }
@@ -143,6 +151,9 @@ impl HangKind {
             HangKind::OwnGpu => {
                 "look in that rank's stack for the kernel that it started last; a collective that only this rank has called \
                  looks the same"
+            }
+            HangKind::GpuError => {
+                "look for a CUDA error in the log of the rank on that GPU: the usual cause is the program"
             }
             HangKind::AllWait => {
                 "check that all ranks call the same collectives in the same order, with equal sizes"
@@ -227,6 +238,17 @@ impl Hangs {
     }
 }
 
+/// The first two sentences, and the number of others.
+fn shortened(sentences: &[String]) -> String {
+    match sentences {
+        [first, second, _] => format!("{first}, {second} and 1 more error"),
+        [first, second, rest @ ..] if !rest.is_empty() => {
+            format!("{first}, {second} and {} more errors", rest.len())
+        }
+        few => few.join(", "),
+    }
+}
+
 /// Parts of the names of kernel functions that get memory for a process: over its control group's `memory.high`, out of it, while the
 /// kernel frees pages, and from swap.
 const MEMORY_WAITS: [&str; 5] = [
@@ -281,6 +303,10 @@ impl Hang {
             }
             HangKind::Blocked => format!("{who} blocked in the kernel{place}, and {wait}"),
             HangKind::Storage => format!("{who} waiting for storage{place}, and {wait}"),
+            HangKind::GpuError => {
+                let errors: Vec<String> = self.gpu_errors.iter().map(GpuError::sentence).collect();
+                format!("{}, and {wait}", shortened(&errors))
+            }
             HangKind::Order if self.culprits.is_empty() => {
                 format!(
                     "{wait}, and the ranks are in different operations, so none of these operations completes"
@@ -309,6 +335,9 @@ impl Hang {
     pub fn fix(&self) -> &'static str {
         match self.kind {
             _ if !self.ports_down.is_empty() => "check the cable and the switch port",
+            _ if self.gpu_errors.iter().any(|error| error.hardware) => {
+                "likely the GPU's hardware or the driver: cancel the job, and railgate checks the GPU when it ends"
+            }
             HangKind::Blocked if self.waits_for_memory() => {
                 "the job has reached its memory limit, or the node swaps: request more memory (--mem) or use less"
             }
@@ -359,6 +388,7 @@ impl Hang {
         let name = |text: &mut String| text.truncate(text.floor_char_boundary(MOST_NAME));
         self.culprits = self.culprits.into_iter().map(Culprit::bounded).collect();
         bound_ports(&mut self.ports_down);
+        bound_errors(&mut self.gpu_errors, MOST_NAME);
         if let Some(act) = &mut self.act {
             act.why.truncate(act.why.floor_char_boundary(MOST_SIGN));
         }
@@ -385,6 +415,7 @@ mod tests {
             operation: Some(WaitedIn { op: "x".repeat(100), ..WaitedIn::default() }),
             signs: vec!["y".repeat(1000); 20],
             ports_down: Vec::new(),
+            gpu_errors: vec![GpuError { node: Some("n".repeat(100)), ..GpuError::default() }; 20],
             act: Some(HangAct { time: 1, what: HangActKind::NotEnded, why: "z".repeat(1000) }),
         }
     }
@@ -397,6 +428,7 @@ mod tests {
             culprits: vec![Culprit { rank: 1, kernel: Some(kernel.to_owned()), ..Culprit::default() }],
             waiting_gpus: 1,
             operation: None,
+            gpu_errors: Vec::new(),
             ..hang(1)
         };
         let memory = blocked("__mem_cgroup_handle_over_high");
@@ -418,6 +450,7 @@ mod tests {
         let one = &hangs.list[0];
         assert_eq!((one.culprits.len(), one.signs.len(), one.signs[0].len()), (16, 8, 240));
         assert_eq!(one.act.as_ref().unwrap().why.len(), 240);
+        assert_eq!((one.gpu_errors.len(), one.gpu_errors[0].node.as_ref().unwrap().len()), (8, 64));
         assert_eq!(one.culprits[0].kernel.as_ref().unwrap().len(), 64);
         assert_eq!(one.operation.as_ref().unwrap().op.len(), 64);
         let many = Hangs { list: vec![hang(1); 20], more: 1 }.bounded();
@@ -465,6 +498,26 @@ mod tests {
         assert!(say(HangKind::AllWait, &[], Some(operation.clone())).starts_with(
             "all 3 GPUs wait in AllReduce number 1182, and no rank is behind; possible causes: "
         ));
+    }
+
+    #[test]
+    fn an_error_of_a_gpu_is_told_with_what_to_do() {
+        let xid = |code| GpuError::new(3, code, "", 1_700_000_000_000).unwrap();
+        let say = |gpu_errors: Vec<GpuError>| {
+            let hang = Hang { kind: HangKind::GpuError, operation: None, gpu_errors, ..hang(1) };
+            (hang.sentence(), hang.advice())
+        };
+        let (what, advice) = say(vec![xid(79)]);
+        assert_eq!(what, "GPU 3 reported Xid 79 (fallen off the bus) at 22:13:20, and 7 GPUs wait");
+        assert!(advice.starts_with("likely the GPU's hardware or the driver"), "{advice}");
+        let (what, advice) = say(vec![xid(31), xid(13), xid(13)]);
+        assert!(
+            what.ends_with(
+                "Xid 13 (graphics engine exception) at 22:13:20 and 1 more error, and 7 GPUs wait"
+            ),
+            "{what}"
+        );
+        assert!(advice.starts_with("look for a CUDA error in the log of the rank on that GPU"), "{advice}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod counters;
 mod decision;
 mod evidence;
 mod for_reader;
+mod gpu_errors;
 mod hangs;
 mod job_log;
 mod launched;
@@ -38,6 +39,7 @@ pub use counters::{Counter, ERROR_COUNTERS, GpuUse, PortUse, RunGpus, Window, gp
 pub use decision::{Budget, Decision, DecisionKind, DecisionNode, Discounted};
 pub use evidence::{evidence, kernel_events};
 pub use for_reader::{finding_for_reader, reason_for_reader};
+pub use gpu_errors::GpuError;
 pub use hangs::{Culprit, Hang, HangAct, HangActKind, HangKind, Hangs, WaitedIn};
 pub use job_log::{JobLog, LogError, LogFound};
 pub use launched::{LAUNCH_FILE, LaunchStart, Launched, LeftOut};

@@ -1,8 +1,9 @@
 use railgate_model::UnixMillis;
 use serde::{Deserialize, Serialize};
 
-use crate::Culprit;
-use crate::hangs::bound_ports;
+use crate::gpu_errors::bound_errors;
+use crate::hangs::{MOST_NAME, bound_ports};
+use crate::{Culprit, GpuError};
 
 /// Most ranks in it.
 pub const MOST_AT_REST: usize = 16;
@@ -36,6 +37,9 @@ pub struct NodeWait {
     /// Ports of the job's rails that are not active, `mlx5_2:1 is DOWN`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports_down: Vec<String>,
+    /// Errors of the job's GPUs on the node, from two minutes before `since` on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_errors: Vec<GpuError>,
 }
 
 impl NodeWait {
@@ -43,6 +47,7 @@ impl NodeWait {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         bound_ports(&mut self.ports_down);
+        bound_errors(&mut self.gpu_errors, MOST_NAME);
         for ranks in [&mut self.at_rest, &mut self.behind] {
             ranks.truncate(MOST_AT_REST);
             *ranks = std::mem::take(ranks).into_iter().map(Culprit::bounded).collect();

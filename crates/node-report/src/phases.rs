@@ -111,7 +111,8 @@ impl PhaseKind {
 }
 
 /// What a GPU does during one sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum GpuActivity {
     /// It runs kernels that do something.
     Works,
@@ -121,6 +122,7 @@ pub enum GpuActivity {
     /// It runs almost no kernel.
     Idle,
     /// Not sampled.
+    #[default]
     Unknown,
 }
 

@@ -3,6 +3,7 @@
 //! Names of functions and files come from the job's own memory, which its user controls. They prove nothing against a node. No
 //! arguments, variables or environment are part of it.
 
+mod gpus;
 mod groups;
 mod native;
 
@@ -10,6 +11,7 @@ use railgate_model::UnixMillis;
 use railgate_text::shown;
 use serde::{Deserialize, Serialize};
 
+pub use gpus::{GpuGroup, GpuState, gpu_groups, gpu_text};
 pub use groups::{Group, Groups, LineOf, RankLine, group, place, text};
 
 /// Maximum number of ranks of a node.
@@ -27,12 +29,14 @@ const KERNEL_BYTES: usize = 64;
 const MOST_PROBLEMS: usize = 8;
 /// Maximum number of sentences of RAS.
 pub const MOST_RAS: usize = 16;
+/// Maximum number of GPUs of a node.
+const MOST_GPUS: usize = 64;
 
 /// The stacks of a job's ranks on a node, while it hung: `<attempt>/<node>.stacks`.
 ///
 /// Names of functions and files are the user's own business: only the job's owner can read the file, also with
 /// `[report] access = "account"`. It is never part of a node report, and decides nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobStacks {
     /// [`crate::REPORT_SCHEMA`] of the writer.
     pub schema: u32,
@@ -49,7 +53,7 @@ pub struct JobStacks {
 }
 
 /// The stacks of the ranks on one node, taken once.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stacks {
     /// When it was begun.
@@ -60,6 +64,9 @@ pub struct Stacks {
     pub ranks: Vec<RankStack>,
     /// Number of requested processes beyond [`MOST_RANKS`].
     pub left_out: u32,
+    /// The job's GPUs on the node; at most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuState>,
     /// The last collectives by PyTorch's flight recorder, if the site has armed it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recorded: Vec<Recorded>,
@@ -155,6 +162,7 @@ impl Stacks {
         self.ranks = self.ranks.into_iter().map(RankStack::bounded).collect();
         self.recorded.truncate(MOST_RANKS);
         self.recorded.iter_mut().for_each(|one| one.what = start(&one.what, REASON_BYTES));
+        self.gpus.truncate(MOST_GPUS);
         self.ras.truncate(MOST_RAS);
         self.ras = self.ras.iter().map(|text| start(text, REASON_BYTES)).collect();
         self.problems.truncate(MOST_PROBLEMS);

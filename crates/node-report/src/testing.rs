@@ -29,6 +29,7 @@ pub fn hang(since: u64) -> Hang {
         operation: None,
         signs: Vec::new(),
         ports_down: Vec::new(),
+        gpu_errors: Vec::new(),
         act: None,
     }
 }

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use railgate_diagnosis::{Analysis, Outcome, Rules, analyse};
 use railgate_model::{Allocation, UnixMillis};
 use railgate_node_report::plain::stamp;
-use railgate_node_report::stacks::{Group, Groups, LineOf, RankLine};
+use railgate_node_report::stacks::{GpuGroup, Group, Groups, LineOf, RankLine, gpu_groups};
 use railgate_node_report::{
     Decision, DecisionKind, DownNode, Exit, Launched, NodeReport, PortUse, REPORT_SCHEMA, SlurmView,
 };
@@ -120,6 +120,9 @@ pub struct Attempt {
     /// What NCCL's RAS answered then, one sentence each. As `stacks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ras: Vec<String>,
+    /// What its GPUs did then, the largest group first. As `stacks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hang_gpus: Vec<GpuGroup>,
 }
 
 impl Attempt {
@@ -216,6 +219,7 @@ impl JobReport {
             stacks: Vec::new(),
             recorded: Vec::new(),
             ras: Vec::new(),
+            hang_gpus: Vec::new(),
         };
         let mut uid = None;
         for node in parts.nodes {
@@ -295,6 +299,8 @@ impl JobReport {
             let ras =
                 parts.stacks.iter().filter(|line| line.attempt == attempt.attempt && line.of == LineOf::Ras);
             attempt.ras = ras.map(|line| line.what.clone()).collect();
+            attempt.hang_gpus =
+                gpu_groups(parts.stacks.iter().filter(|line| line.attempt == attempt.attempt));
             if explains(attempt) {
                 let found = first_error(attempt, &parts.logs);
                 attempt.first_error = found.filter(|error| !of_the_guard(attempt, error));

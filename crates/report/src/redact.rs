@@ -138,6 +138,7 @@ impl<'r> Pseudonyms<'r> {
         attempt.stacks.clear();
         attempt.recorded.clear();
         attempt.ras.clear();
+        attempt.hang_gpus.clear();
         attempt.down.clear();
         attempt.silent_nodes.iter_mut().chain(&mut attempt.spares).for_each(|node| self.cover(node));
         if let Some(decision) = &mut attempt.decision {
@@ -174,6 +175,9 @@ impl<'r> Pseudonyms<'r> {
                     "a limit of the cluster, or Slurm did not answer".clone_into(&mut act.why);
                 }
                 hang.culprits.iter_mut().for_each(|one| one.kernel = None);
+                let culprits = hang.culprits.iter_mut().filter_map(|one| one.node.as_mut());
+                let errors = hang.gpu_errors.iter_mut().filter_map(|error| error.node.as_mut());
+                culprits.chain(errors).for_each(|node| self.cover(node));
                 hang.operation = hang.operation.take().filter(|operation| is_operation(&operation.op));
             }
             let comms = node.communication.iter_mut().flat_map(|comm| &mut comm.communicators);

@@ -52,6 +52,7 @@ impl Job {
             alone: true,
             logged: None,
             ports_down: &[],
+            gpu_errors: &[],
         };
         let _ = self.guard.add(&sample);
     }

@@ -58,6 +58,7 @@ fn named(recording: &Recording) -> Hangs {
             alone: true,
             logged: None,
             ports_down: &[],
+            gpu_errors: &[],
         });
     }
     guard.hangs().clone()

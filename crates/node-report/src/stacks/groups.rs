@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frame, RankStack, Stacks, native};
+use super::{Frame, GpuState, RankStack, Stacks, native};
 use crate::python_file::{is_own, name};
 
 /// Maximum number of groups in the text besides the largest one.
@@ -50,10 +50,12 @@ pub enum LineOf {
     Recorder,
     /// NCCL's RAS: a sentence about all ranks.
     Ras,
+    /// A GPU, instead of a rank.
+    Gpu,
 }
 
 /// Summary of one process of a rank, in one line. [`Groups`] needs no more of its stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankLine {
     /// The attempt.
     pub attempt: u32,
@@ -71,6 +73,9 @@ pub struct RankLine {
     /// Where it is from.
     #[serde(default)]
     pub of: LineOf,
+    /// The GPU, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuState>,
 }
 
 impl RankLine {
@@ -79,7 +84,7 @@ impl RankLine {
         let is_python = stack.python.is_some();
         let library = stack.native.as_ref().filter(|_| is_python).and_then(native::library_call);
         let (node, what) = (node.to_owned(), what(stack));
-        RankLine { attempt, node, rank: stack.rank, what, is_python, library, of: LineOf::Stack }
+        RankLine { attempt, node, rank: stack.rank, what, is_python, library, ..RankLine::default() }
     }
 
     /// All lines of a node, within their limits.
@@ -87,12 +92,14 @@ impl RankLine {
         let stacks = stacks.bounded();
         let line = |rank: u32, what: &str, of: LineOf| {
             let what = what.to_owned();
-            RankLine { attempt, node: node.to_owned(), rank, what, is_python: false, library: None, of }
+            RankLine { attempt, node: node.to_owned(), rank, what, of, ..RankLine::default() }
         };
         let of_stacks = stacks.ranks.iter().map(|rank| RankLine::new(attempt, node, rank));
         let recorded = stacks.recorded.iter().map(|one| line(one.rank, &one.what, LineOf::Recorder));
         let ras = stacks.ras.iter().map(|text| line(0, text, LineOf::Ras));
-        of_stacks.chain(recorded).chain(ras).collect()
+        let gpus =
+            stacks.gpus.iter().map(|gpu| RankLine { gpu: Some(gpu.clone()), ..line(0, "", LineOf::Gpu) });
+        of_stacks.chain(recorded).chain(ras).chain(gpus).collect()
     }
 }
 
@@ -228,7 +235,7 @@ fn ranges(ranks: &[u32]) -> Vec<String> {
 }
 
 /// `1,023`
-fn grouped(count: usize) -> String {
+pub(super) fn grouped(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -2,7 +2,7 @@
 
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::{clock, float, plain, span};
-use railgate_node_report::stacks::text;
+use railgate_node_report::stacks::{gpu_text, text};
 use railgate_node_report::{Hang, HangKind, NodeReport};
 use railgate_text::shorten;
 
@@ -51,7 +51,8 @@ pub(in crate::view) fn hang_evidence(attempt: &Attempt) -> Vec<(&'static str, St
     let groups = [("STACKS", &attempt.stacks), ("RECORDED", &attempt.recorded)];
     let groups = groups.into_iter().filter(|(_, groups)| !groups.is_empty());
     let groups = groups.map(|(name, groups)| (name, plain(&text(groups))));
-    groups.chain(attempt.ras.iter().map(|sentence| ("RAS", plain(sentence)))).collect()
+    let gpus = (!attempt.hang_gpus.is_empty()).then(|| ("GPUS", plain(&gpu_text(&attempt.hang_gpus))));
+    groups.chain(attempt.ras.iter().map(|sentence| ("RAS", plain(sentence)))).chain(gpus).collect()
 }
 
 fn row(of: &str, node: &str, hang: &Hang, runs: bool) -> Row {
