@@ -21,18 +21,18 @@ source tests/gpu/machine.sh
 stage=$(mktemp -d)
 ((gpus >= 2)) || wrong "this machine has $gpus GPU"
 
-# What is expected, by kind: ranks of which one has to be named ("-": none may be), and what its stack has to show.
+# What is expected, by kind: the rank that has to be named ("-": none may be; an Xid from NVML names no process), and what its stack has to show.
 declare -A rank=(
     [exit-0]=1 [exception]=1 [stop]=1 [sleep]=1 [loader]=1 [checkpoint]=1 [file-system]=1 [swap]=1 [kernel]=1
-    [order]=- [another-collective]=- [sizes]=- [receive]=-
+    [page-fault]='1|-' [order]=- [another-collective]=- [sizes]=- [receive]=-
 )
 declare -A stack=(
     [stop]='stop \(hangs' [sleep]='sleep \(hangs' [loader]='[Ll]oader(Iter)?(\.[a-z_]+)? \(hangs' [checkpoint]='checkpoint \(hangs|save' [kernel]='kernel \(hangs|synchronize'
-    [file-system]='file_system \(hangs' [swap]='swap \(hangs' [order]='order \(hangs|synchronize' [another-collective]='hangs|synchronize'
+    [page-fault]='page_fault \(hangs' [file-system]='file_system \(hangs' [swap]='swap \(hangs' [order]='order \(hangs|synchronize' [another-collective]='hangs|synchronize'
     [sizes]='sizes \(hangs|synchronize' [receive]='receive \(hangs|synchronize'
 )
 wanted=("${@:2}")
-((${#wanted[@]})) || wanted=(exit-0 exception stop order kernel sizes receive loader file-system sleep checkpoint swap another-collective)
+((${#wanted[@]})) || wanted=(exit-0 exception stop order kernel sizes receive loader file-system sleep checkpoint swap another-collective page-fault)
 
 finish() {
     trap - EXIT
@@ -114,7 +114,7 @@ play() { # KIND PORT
     until_true 15 seen "$id" STACKS || true
     # PyTorch writes its record some eight seconds later. The end of a process needs none.
     [[ $kind == gone ]] || until_true 14 seen "$id" RECORDED || true
-    [[ $ranks == "${rank[$1]}" ]] || verdict="${verdict/right/another rank}"
+    [[ $ranks =~ ^(${rank[$1]})$ ]] || verdict="${verdict/right/another rank}"
     report_of "$id" --live >"$to/report.txt" 2>&1 || true
     runuser -u researcher -- railgate why "$id" >"$to/why.txt" 2>&1 || true
     # Lines are wrapped.

@@ -190,7 +190,7 @@ pub const JOB_METRICS: &[Metric<JobNow>] = &[
         name: "railgate_job_hang_seconds",
         kind: Kind::Gauge,
         labels: &["gpus", "kind"],
-        help: "How long ranks on this node have waited for one that does not come (docs/guard.md). kind: gone, stopped, behind, own-gpu, order, all-wait, blocked, storage. Absent if there is no hang.",
+        help: "How long ranks on this node have waited for one that does not come (docs/guard.md). kind: gone, stopped, behind, own-gpu, order, all-wait, blocked, gpu-error, storage. Absent if there is no hang.",
         read: |job, series| {
             if let Some(hang) = job.hang {
                 series.put(&[&gpu_list(job), hang.kind.id()], hang.seconds);

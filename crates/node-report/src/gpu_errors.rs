@@ -23,7 +23,7 @@ pub struct GpuError {
     pub code: u32,
     /// Whether its usual cause is the hardware or the driver; otherwise it is the program.
     pub hardware: bool,
-    /// Time of the record.
+    /// Time of the record; 0 in a report without times.
     pub time: UnixMillis,
 }
 
@@ -43,8 +43,11 @@ impl GpuError {
         let node = self.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
         let name = lookup(self.code).map(|xid| format!(" ({})", xid.name)).unwrap_or_default();
         let time = clock(self.time);
-        let time = time.get(..8).unwrap_or_default();
-        format!("GPU {}{rank}{node} reported Xid {}{name} at {time}", self.gpu, self.code)
+        let at = match self.time {
+            0 => String::new(),
+            _ => format!(" at {}", time.get(..8).unwrap_or_default()),
+        };
+        format!("GPU {}{rank}{node} reported Xid {}{name}{at}", self.gpu, self.code)
     }
 }
 

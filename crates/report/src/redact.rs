@@ -176,6 +176,7 @@ impl<'r> Pseudonyms<'r> {
                 }
                 hang.culprits.iter_mut().for_each(|one| one.kernel = None);
                 let culprits = hang.culprits.iter_mut().filter_map(|one| one.node.as_mut());
+                hang.gpu_errors.iter_mut().for_each(|error| error.time = 0);
                 let errors = hang.gpu_errors.iter_mut().filter_map(|error| error.node.as_mut());
                 culprits.chain(errors).for_each(|node| self.cover(node));
                 hang.operation = hang.operation.take().filter(|operation| is_operation(&operation.op));
@@ -304,6 +305,8 @@ fn without_rates(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use railgate_node_report::{Culprit, GpuError, Hang, HangKind, Hangs};
+
     use super::*;
     use crate::testing::large;
     use crate::{html, json, redacted, redacted_html, text};
@@ -324,6 +327,16 @@ mod tests {
             node.job.user.clone_from(&report.user);
             node.faults.push("/scratch/secret/model.pt".to_owned());
         }
+        let elsewhere = Some("gn0002".to_owned());
+        let error =
+            GpuError { node: elsewhere.clone(), ..GpuError::new(3, 79, "", 1_700_000_000_000).unwrap() };
+        let hang = Hang {
+            kind: HangKind::GpuError,
+            culprits: vec![Culprit { node: elsewhere, ..Culprit::default() }],
+            gpu_errors: vec![error],
+            ..railgate_node_report::testing::hang(1_700_000_000_000)
+        };
+        report.attempts[1].nodes[0].hangs = Some(Hangs { list: vec![hang], more: 0 });
         if let Some(first) = report.attempts[1].analysis.as_mut() {
             first.diagnoses[0].what += " in /home/adalovelace/train.py (338 GB/s)";
         }
@@ -344,6 +357,7 @@ mod tests {
             "tok/s",
             "units_per_s",
             "GPU-1-0",
+            "22:13:20",
         ];
         let mut whole = Vec::new();
         json(&report, &mut whole).unwrap();
@@ -359,6 +373,7 @@ mod tests {
             for secret in secrets {
                 assert!(!page.contains(secret), "{secret} in {form}:\n{page}");
             }
+            assert!(form == "json" || page.contains("GPU 3 on node2 reported Xid 79"), "{form}:\n{page}");
             assert!(
                 page.contains("MFU") && page.contains("node4 GPU"),
                 "{form}: nothing is left of it\n{page}"

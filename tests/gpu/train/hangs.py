@@ -152,6 +152,30 @@ def kernel(ranks):
     ranks.add_up()
 
 
+class Freed:
+    """An array whose memory is given back."""
+
+    def __init__(self):
+        owner = torch.zeros(1 << 28, device="cuda")
+        self.__cuda_array_interface__ = {"shape": (1 << 28,), "typestr": "<f4", "data": (owner.data_ptr(), False), "version": 2}
+        self.array = torch.as_tensor(self, device="cuda")
+        del owner
+        torch.cuda.empty_cache()
+
+
+@kind
+def page_fault(ranks):
+    """A kernel reads memory that is not mapped (Xid 31), and the program ignores the error and polls."""
+    if RANK == 1:
+        try:
+            Freed().array.sum().item()
+        except RuntimeError as why:
+            print("rank 1:", str(why).splitlines()[0])
+        while True:
+            pass
+    ranks.add_up()
+
+
 @kind
 def checkpoint(ranks):
     """$FIFO has no reader."""

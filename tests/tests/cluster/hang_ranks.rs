@@ -8,6 +8,7 @@ use railgate_tests::cluster::{Builder, Cluster};
 use railgate_tests::hang::counted_rank;
 use railgate_tests::poll;
 use railgate_tests::training::played_nccl;
+use serde_json::Value;
 
 use crate::guard::{CONFIG, log, until_named, with_gpm};
 use crate::training::{MINUTE, one_line};
@@ -206,6 +207,58 @@ fn a_launcher_is_never_taken_for_one_of_its_ranks() -> Result<()> {
         prepared(cluster)?;
         let wrong = play(cluster, &kinds, "srun -n1 launcher")?;
         anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    })
+}
+
+/// A rank polls the CPU while its GPU is idle, which could be work. An Xid of that GPU shows that it is not.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn an_xid_of_a_gpu_of_the_job_makes_a_wait_a_hang_and_one_of_another_gpu_does_not() -> Result<()> {
+    counted(2)?.test(|cluster| {
+        prepared(cluster)?;
+        let alice = cluster.alice();
+        let begun = std::time::Instant::now();
+        let submit = |node: &str, ranks: u32| -> Result<u32> {
+            let words =
+                ["-N1", "-w", node, "-o", "log.%j", &format!("-n{ranks}"), &format!("--gres=gpu:{ranks}")];
+            let id = alice.clone().env("PLAY", "cpu").env("QUIT", "3").sbatch(&words, "srun rank")?;
+            poll::until(MINUTE, "the ranks to work", || {
+                Ok(log(cluster, id).contains("rank 3 at work").then_some(id))
+            })
+        };
+        let (own, other) = (submit("gn1", 8)?, submit("gn2", 4)?);
+        let tasks = format!("/run/railgate/jobs/{own}/current/tasks.json");
+        let pid = poll::until(MINUTE, "the process of rank 3", || {
+            let tasks: Value = serde_json::from_str(&cluster.read("gn1", &tasks)?)?;
+            let ranks = tasks["ranks"].as_array().into_iter().flatten();
+            Ok(ranks.filter(|one| one["rank"] == 3).filter_map(|one| one["pid"].as_u64()).last())
+        })?;
+        cluster.hardware("gn1")?.xid(3, 94, Some(u32::try_from(pid)?))?;
+        cluster.hardware("gn2")?.xid(5, 94, None)?;
+
+        let said = until_named(cluster, own)?;
+        assert!(said.contains(": GPU 3 of rank 3 reported Xid 94 (contained ECC error) at "), "{said}");
+        assert!(said.contains(", and 7 GPUs wait in AllReduce number 41 "), "{said}");
+        let text = poll::until(MINUTE, "the evidence", || {
+            let text = one_line(&alice.run(&["railgate", "why", &own.to_string()])?.ok()?);
+            Ok(Some(text).filter(|text| text.contains("GPUS")))
+        })?;
+        assert!(text.contains("SIGN GPU 3 of rank 3 reported Xid 94 (contained ECC error) at "), "{text}");
+        assert!(text.contains("DO likely the GPU's hardware or the driver: cancel the job"), "{text}");
+        assert!(text.contains("GPUS 7 GPUs waited: SMs "), "{text}");
+        assert!(
+            text.contains("; GPU 3 on gn1 was idle: SMs 0 % active, tensor 0 %, memory 0 %, 130 W"),
+            "{text}"
+        );
+
+        std::thread::sleep(LONG.saturating_sub(begun.elapsed()));
+        let said = log(cluster, other);
+        assert!(!said.contains("railgate: "), "the GPU is not of this job: {said}");
+        for id in [own, other] {
+            alice.run(&["scancel", &id.to_string()])?.ok()?;
+            cluster.wait_job(id, &["CANCELLED"], 2 * MINUTE)?;
+        }
         Ok(())
     })
 }
