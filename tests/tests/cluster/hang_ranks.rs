@@ -231,8 +231,8 @@ fn an_xid_of_a_gpu_of_the_job_makes_a_wait_a_hang_and_one_of_another_gpu_does_no
         let tasks = format!("/run/railgate/jobs/{own}/current/tasks.json");
         let pid = poll::until(MINUTE, "the process of rank 3", || {
             let tasks: Value = serde_json::from_str(&cluster.read("gn1", &tasks)?)?;
-            let ranks = tasks["ranks"].as_array().into_iter().flatten();
-            Ok(ranks.filter(|one| one["rank"] == 3).filter_map(|one| one["pid"].as_u64()).last())
+            let mut ranks = tasks["ranks"].as_array().into_iter().flatten().rev();
+            Ok(ranks.find(|one| one["rank"] == 3).and_then(|one| one["pid"].as_u64()))
         })?;
         cluster.hardware("gn1")?.xid(3, 94, Some(u32::try_from(pid)?))?;
         cluster.hardware("gn2")?.xid(5, 94, None)?;

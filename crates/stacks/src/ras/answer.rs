@@ -130,7 +130,8 @@ fn counts(of: &Communicator) -> Vec<String> {
         let most = of.ranks.iter().map(count).max().filter(|most| *most > fewest)?;
         let behind: Vec<&Rank> = of.ranks.iter().filter(|rank| count(rank) == fewest).collect();
         let have = if behind.len() == 1 { "has" } else { "have" };
-        Some(format!("{} {have} called {name} {fewest} times, others {most} times", ranks(of, &behind)))
+        let times = |count: u64| if count == 1 { "1 time".to_owned() } else { format!("{count} times") };
+        Some(format!("{} {have} called {name} {}, others {}", ranks(of, &behind), times(fewest), times(most)))
     };
     names.into_iter().filter_map(of_name).collect()
 }

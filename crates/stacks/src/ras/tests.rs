@@ -48,8 +48,8 @@ fn ranks_that_differ_are_named_with_their_process() {
     assert_eq!(
         sentences(NCCL_2_28_9.different_order).unwrap(),
         [
-            "rank 0 of the 2 in communicator 735c6b6c68a918e9 (process 3020 on 192.0.2.2) has called AllReduce 1 times, others 2 times",
-            "rank 1 of the 2 in communicator 7c45c45baf259ef9 (process 3021 on 192.0.2.2) has called AllReduce 1 times, others 2 times",
+            "rank 0 of the 2 in communicator 735c6b6c68a918e9 (process 3020 on 192.0.2.2) has called AllReduce 1 time, others 2 times",
+            "rank 1 of the 2 in communicator 7c45c45baf259ef9 (process 3021 on 192.0.2.2) has called AllReduce 1 time, others 2 times",
         ]
     );
     for recorded in RELEASES {
