@@ -51,10 +51,7 @@ fn each_task_of_an_array_has_spares_and_starts_of_its_own() -> Result<()> {
             begun(cluster, task, 0, 2)?;
         }
         // Rank 1 of task 1 loses its node, rank 0 of task 2 fails of its own.
-        let lost = log(cluster, "log.1")
-            .lines()
-            .find_map(|line| line.strip_prefix("start 0 rank 1 on ")?.split(' ').next().map(str::to_owned));
-        cluster.hardware(&lost.context("rank 1")?)?.inject("gpu-lost@3")?;
+        cluster.hardware(&node_of(cluster, "1", 1)?)?.inject("gpu-lost@3")?;
         fails(cluster, "1", 1)?;
         fails(cluster, "2", 0)?;
         go(cluster, "1", 0)?;
@@ -72,6 +69,47 @@ fn each_task_of_an_array_has_spares_and_starts_of_its_own() -> Result<()> {
         let second = log(cluster, "log.2");
         assert!(second.contains("all nodes are fit: the program's own error"), "{second}");
         assert!(!second.contains("start 1 on"), "{second}");
+        Ok(())
+    })
+}
+
+/// The node on which a rank of the first start runs.
+fn node_of(cluster: &Cluster, name: &str, rank: u32) -> Result<String> {
+    let text = log(cluster, &format!("log.{name}"));
+    let begins = format!("start 0 rank {rank} on ");
+    let node = text.lines().find_map(|line| line.strip_prefix(&begins)?.split(' ').next());
+    Ok(node.with_context(|| format!("rank {rank} of {name}: {text}"))?.to_owned())
+}
+
+/// One of the tasks has the id of the whole array, and no task waits for the steps of another one.
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn each_task_of_an_array_continues_on_its_spare_after_its_node_died() -> Result<()> {
+    let builder = Builder::new(6).slurm_conf("SlurmdTimeout", "10").slurm_conf("MessageTimeout", "5");
+    builder.test(|cluster| {
+        cluster.write(CONTROLLER, "/shared/program", PROGRAM)?;
+        let words =
+            ["--array=1-2", "-N3", "--no-kill", "--gres=gpu:8", "--ntasks-per-node=1", "-o", "log.%a"];
+        let script = "railgate launch --spares 1 -- bash /shared/program $SLURM_ARRAY_TASK_ID";
+        let array = cluster.alice().sbatch(&words, script)?;
+        let tasks = ["1", "2"];
+        for task in tasks {
+            begun(cluster, task, 0, 2)?;
+        }
+        let dead = tasks.map(|task| node_of(cluster, task, 1));
+        let dead: Vec<String> = dead.into_iter().collect::<Result<_>>()?;
+        dead.iter().try_for_each(|node| cluster.kill_node(node))?;
+        for task in tasks {
+            begun(cluster, task, 1, 2)?;
+        }
+        for (task, dead) in tasks.iter().zip(&dead) {
+            go(cluster, task, 1)?;
+            let ended = poll::until(MINUTE, "the task to end", || {
+                Ok(Some(log(cluster, &format!("log.{task}"))).filter(|text| text.contains("start 1 ended")))
+            })?;
+            assert!(ended.contains(&format!(" takes the place of {dead}")), "{ended}");
+        }
+        cluster.wait_job(array, &["COMPLETED"], 2 * MINUTE)?;
         Ok(())
     })
 }

@@ -11,6 +11,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const EXAMPLE: &str = include_str!("../../../contrib/python/example_train.py");
 /// All of these nodes may be drained at once.
 const ALL_MAY_DRAIN: &str = "[breaker]\nmax_nodes = 100\nmax_percent = 100.0\npartition_max_nodes = 100\npartition_max_percent = 100.0";
+/// Jobs that are played at the same time, each on nodes of its own.
+const LANES: usize = 2;
+/// Nodes of a job.
 const NODES: usize = 7;
 const SPARES: usize = 4;
 /// In each twelfth fault a node is powered off, which Slurm notices late.
@@ -34,13 +37,13 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// One job and its faults, until its spares are used up. Returns the number of faults.
-fn play(cluster: &Cluster, random: &mut Random, run: u64) -> Result<u64> {
+/// One job on these nodes and its faults, until its spares are used up. `run`: its name. Returns the number of faults.
+fn play(cluster: &Cluster, nodes: &[String], random: &mut Random, run: &str) -> Result<u64> {
     let dir = format!("/shared/alice/run{run}");
     let output = format!("log.{run}");
     let script = format!("railgate launch --spares {SPARES} --restarts {SPARES} -- bash /opt/program {dir}");
-    let nodes = format!("-N{NODES}");
-    let words = [&nodes, "--no-kill", "--gres=gpu:8", "--ntasks-per-node=1", "-o", &output];
+    let (number, list) = (format!("-N{NODES}"), nodes.join(","));
+    let words = [&number, "-w", &list, "--no-kill", "--gres=gpu:8", "--ntasks-per-node=1", "-o", &output];
     let id = cluster.alice().sbatch(&words, &script)?;
     let log = || cluster.output(&format!("/home/rgalice/{output}")).unwrap_or_default();
     let mut told = String::new();
@@ -85,8 +88,8 @@ fn play(cluster: &Cluster, random: &mut Random, run: u64) -> Result<u64> {
     Ok(faults)
 }
 
-fn repair(cluster: &Cluster) -> Result<()> {
-    for name in cluster.nodes() {
+fn repair(cluster: &Cluster, nodes: &[String]) -> Result<()> {
+    for name in nodes {
         cluster.hardware(name)?.heal()?;
         if cluster.node(name)?.state().contains("DOWN") {
             cluster.boot_node(name)?;
@@ -109,8 +112,8 @@ fn every_step_runs_once_whatever_fails() -> Result<()> {
     let Some(count) = number("RAILGATE_RANDOM_FAULTS") else {
         return skipped("RAILGATE_RANDOM_FAULTS=200 plays that many (RAILGATE_SEED=1)");
     };
-    let mut random = Random(number("RAILGATE_SEED").unwrap_or(1));
-    let builder = Builder::new(NODES)
+    let seed = number("RAILGATE_SEED").unwrap_or(1);
+    let builder = Builder::new(LANES * NODES)
         .config(ALL_MAY_DRAIN)?
         .file("/opt/example_train.py", EXAMPLE)
         .file("/opt/program", PROGRAM)
@@ -120,13 +123,30 @@ fn every_step_runs_once_whatever_fails() -> Result<()> {
         cluster.root().run(&["install", "-d", "-o", "rgalice", "/shared/alice"])?.ok()?;
         let alone = "python3 /opt/example_train.py --plain --steps 1500 --save-every 10 --save-dir /shared/alice/whole";
         cluster.alice().deadline(MINUTE).run(&["sh", "-c", alone])?.ok()?;
-        let (mut faults, mut runs) = (0, 0);
-        while faults < count {
-            faults += play(cluster, &mut random, runs)?;
-            runs += 1;
-            repair(cluster)?;
-            eprintln!("{faults} faults in {runs} jobs: every step ran once, and the states are those without a fault");
-        }
-        Ok(())
+        let share = count.div_ceil(LANES as u64);
+        std::thread::scope(|scope| {
+            let lanes = (0..).zip(cluster.nodes().chunks(NODES));
+            let play = |(lane, nodes)| scope.spawn(move || play_all(cluster, nodes, seed, lane, share));
+            let lanes: Vec<_> = lanes.map(play).collect();
+            lanes.into_iter().try_for_each(|lane| match lane.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
     })
+}
+
+/// Plays jobs on these nodes until they had `count` faults.
+fn play_all(cluster: &Cluster, nodes: &[String], seed: u64, lane: u64, count: u64) -> Result<()> {
+    let mut random = Random(seed + lane);
+    let (mut faults, mut runs) = (0, 0);
+    while faults < count {
+        faults += play(cluster, nodes, &mut random, &format!("{lane}-{runs}"))?;
+        runs += 1;
+        repair(cluster, nodes)?;
+        eprintln!(
+            "{faults} faults in {runs} jobs: every step ran once, and the states are those without a fault"
+        );
+    }
+    Ok(())
 }
