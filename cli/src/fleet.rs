@@ -4,6 +4,7 @@ mod cost;
 mod node;
 mod overview;
 mod page;
+mod rma;
 mod silences;
 mod work;
 
@@ -31,6 +32,7 @@ Examples:
                                  one page: what needs action, figures, nodes by days
   railgate fleet repaired gn017 --why 'new fans'
                                  its faults before this no longer count
+  railgate fleet rma gn017       what its vendor needs to know
   railgate fleet silences        nodes about which no alerts are sent
 
 Reads the history of `railgate-fleet` as SlurmUser, who owns it, or as root. Intervals contain the true value with a \
@@ -93,6 +95,9 @@ enum Command {
     Maintained(work::WorkArgs),
     /// Silences that hold now: nodes about which no alerts are sent
     Silences,
+    /// What the vendor of a node or a card needs to know: cards with serial numbers, faults with their evidence, repairs. It names no
+    /// users and no jobs
+    Rma(rma::RmaArgs),
     /// Send no alerts about nodes for some time
     Silence(silences::SilenceArgs),
     /// End a silence before its time
@@ -158,6 +163,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Lemons) => overview::lemons(&known, format)?,
         Some(Command::Cost) => cost::print(&known, format)?,
         Some(Command::Export) => output::json(&Export { schema: 1, events: &known.events })?,
+        Some(Command::Rma(args)) => return rma::print(&known, args, format),
         Some(Command::Repaired(work)) => return work::enter(&known, &database, &who, work, true, format),
         Some(Command::Maintained(work)) => return work::enter(&known, &database, &who, work, false, format),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use railgate_gate::CHECKS;
 use railgate_runner::{Episode, FindingHistory, Given, History};
-use railgate_slurm::{Client, Entry, Env, NodeState, Reason, hostlist, is_ours};
+use railgate_slurm::{Client, Entry, Env, LemonReason, NodeState, Reason, hostlist, is_ours};
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
@@ -118,6 +118,14 @@ fn next(name: &str, here: bool, state: &Result<NodeState, String>, reason: Optio
     };
     if !is_ours(text) {
         return vec!["drained by others: railgate leaves it alone".to_owned()];
+    }
+    if LemonReason::is(text) {
+        return vec![
+            format!(
+                "it fails more often than the fleet (on the controller: railgate fleet node {name}); no part was found broken"
+            ),
+            format!("{on}railgate readmit {name} runs all self-tests, and resumes it if it passes"),
+        ];
     }
     let mut next = Vec::new();
     if let Some(reason) = Reason::parse(text) {

@@ -335,7 +335,7 @@ fn a_repaired_node_is_on_probation_and_its_faults_before_no_longer_count() {
     fleet.said(&["maintained", "n[40-41]", "--why", "BIOS 2.4", "--ago", "2h"]);
     take_in_what_was_entered(&fleet);
     let said = fleet.said(&["node", "n05"]);
-    has(&said, &["n05: on probation after a repair", "faults    0 in", "repaired by ", ": new board"]);
+    has(&said, &["n05: on probation", "faults    0 in", "repaired by ", ": new board"]);
     assert!(!said.contains("proposal"), "{said}");
     has(&fleet.said(&["node", "n41"]), &["maintained by ", ": BIOS 2.4"]);
     let entered = fleet.json(&["maintained", "n01", "--card", "GPU-1", "--why", "reseated"]);
@@ -364,6 +364,90 @@ fn work_on_an_unknown_node_or_card_is_refused() {
         has(&String::from_utf8(output.stderr).unwrap(), &[part]);
     }
     assert_eq!(EnteredFile::beside(&fleet.database).size(), 0);
+}
+
+#[test]
+fn a_report_for_an_rma_has_the_evidence_and_neither_users_nor_jobs() {
+    let fleet = Fleet::new();
+    let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let finding = |check: &str, grade: Grade, card: Option<&str>| {
+        What::Finding(NodeFinding {
+            node: name(5),
+            check: check.to_owned(),
+            severity: Severity::Fail,
+            class: Class::Node,
+            cause: Cause::Gpu,
+            grade,
+            card: card.map(str::to_owned),
+            leaf: None,
+            accuser: None,
+        })
+    };
+    let drained = |by: Drainer, reason: &str| What::Drained { node: name(5), by, reason: reason.to_owned() };
+    let (driver, ago) = (Shared { kind: SharedKind::Driver, name: "580.159.04".to_owned() }, now - 2 * HOUR);
+    let cards = vec![
+        Card { uuid: "GPU-5".to_owned(), serial: "1650523000123".to_owned() },
+        Card { uuid: "GPU-51".to_owned(), serial: String::new() },
+    ];
+    let repaired = What::Maintained {
+        node: name(5),
+        repair: true,
+        card: Some("GPU-5".to_owned()),
+        by: "adalovelace".to_owned(),
+        why: "for babbage's job".to_owned(),
+    };
+    let ecc = "railgate: gpu-ecc@3: 0000:61:00.0 2 uncorrectable errors; reset GPU [epilog job=48213]";
+    let held = "railgate: gpu-processes@3: pid 4711 of adalovelace; end it [epilog job=48214]";
+    let all = [
+        What::Placed { node: name(5), shares: vec![driver] },
+        What::Cards { node: name(5), cards },
+        drained(Drainer::Railgate, ecc),
+        finding("gpu-ecc", Grade::Proof, Some("GPU-5")),
+        drained(Drainer::Railgate, held),
+        finding("gpu-processes", Grade::Hearsay, None),
+        drained(Drainer::Admin, "adalovelace asked for it"),
+        What::Rebooted { node: name(5), expected: Some(false) },
+        repaired,
+    ];
+    let event = |(number, what)| {
+        let id = format!("rma{number}");
+        // A drain and its finding have one time.
+        let time = ago + number as u64 / 2 * 2 * 60_000;
+        Event { id, time, source: Source::Root, what }
+    };
+    let events: Vec<Event> = all.into_iter().enumerate().map(event).collect();
+    Writer::open(&fleet.database, "test", now).unwrap().take_in(&events, now).unwrap();
+
+    let text = fleet.said(&["rma", "n05"]);
+    let wanted = [
+        "n05: report for an RMA, 20",
+        "driver    580.159.04",
+        "card      GPU-5, 1650523000123",
+        "card      GPU-51, serial number not known",
+        "gpu-ecc: GPU (proof), card GPU-5",
+        "gpu-ecc@3: 0000:61:00.0 2 uncorrectable errors",
+        "rebooted unexpectedly",
+        "repaired, card GPU-5",
+    ];
+    has(&text, &wanted);
+    let json = fleet.json(&["rma", "n05", "--card", "GPU-5"]);
+    assert_eq!(json["cards"].as_array().unwrap().len(), 1, "{json}");
+    let whats: Vec<&str> =
+        json["records"].as_array().unwrap().iter().filter_map(|one| one["what"].as_str()).collect();
+    assert!(whats.len() == 6 && !whats.contains(&"rebooted unexpectedly"), "{whats:?}");
+    for page in [text, json.to_string()] {
+        for secret in ["adalovelace", "babbage", "4821", "4711", "gpu-processes", "asked for it"] {
+            assert!(!page.contains(secret), "{secret} in {page}");
+        }
+    }
+    for (words, why) in [
+        (&["rma", "n99"][..], "n99: no event about such a node"),
+        (&["rma", "n05", "--card", "GPU-6"], "GPU-6: n05 has no such card"),
+    ] {
+        let refused = fleet.run(words);
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+        has(&String::from_utf8(refused.stderr).unwrap(), &[why]);
+    }
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! `railgate-fleet`: keeps the history of all nodes and jobs on the controller, or on any host that reads the report directory.
 //! `railgate fleet` shows what follows from it.
 //!
-//! It only reads: the ledger, the report directory, and the nodes of Slurm by one `scontrol show node` a minute at most. It listens on
-//! no port, changes nothing but its own files, and sends alerts to the receivers of `[alerts]`. Run it as SlurmUser, who may read the
+//! It reads the ledger, the report directory, and the nodes of Slurm by one `scontrol show node` a minute at most. It listens on
+//! no port, and sends alerts to the receivers of `[alerts]`. It changes nothing but its own files, and with `[fleet] lemons = "drain"` the
+//! state of nodes that fail more often than the fleet. Run it as SlurmUser, who may read the
 //! reports of all jobs.
 
 mod alerts;
 mod conditions;
 mod figures;
+mod lemons;
 mod pass;
 mod places;
 mod signals;
@@ -144,6 +146,7 @@ fn once(desk: &mut Desk, alerts: Option<Alerts>) -> anyhow::Result<u8> {
     let time = now();
     let passed = desk.pass(time)?;
     passed.log();
+    desk.drain_lemons(&passed, time);
     if let Some(mut alerts) = alerts {
         alerts.observe(&desk.observation(Some(&passed), time));
         alerts.deliver();
@@ -163,7 +166,10 @@ fn again_and_again(
         let time = now();
         let done = desk.pass(time);
         match &done {
-            Ok(passed) => passed.log(),
+            Ok(passed) => {
+                passed.log();
+                desk.drain_lemons(passed, time);
+            }
             // A full disk can have room again; another writer of the history ends this one.
             Err(why) if pass::may_pass(why) => tracing::error!("{why:#}"),
             Err(_) => return done.map(|_| OK),

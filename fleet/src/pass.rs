@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use railgate_alerts::{Condition, Observation, fleet_conditions};
-use railgate_fleet::{Event, History, Settings, judge};
+use railgate_fleet::{Event, History, NodeRecord, Settings, judge};
 use railgate_fleet_intake::Intake;
 use railgate_fleet_store::{EnteredFile, StoreError, Taken, Writer};
 use railgate_metrics::{FLEET_FILE, FleetNow, TextfileDir, fleet_page};
 use railgate_model::UnixMillis;
+use railgate_runner::Lemons;
 use railgate_slurm::{Appended, NodeState};
 use railgate_store::{Scanned, scan};
 use railgate_text::Printable;
 
+use crate::lemons::LemonDrains;
 use crate::places::Site;
 use crate::{conditions, figures};
 
@@ -36,6 +38,7 @@ pub(crate) struct Desk {
     writer: Writer,
     intake: Intake,
     judged: Judged,
+    lemons: LemonDrains,
     metrics: Metrics,
     /// The reservation that each node is in, by the last answer of slurmctld.
     reservations: BTreeMap<String, String>,
@@ -47,6 +50,8 @@ pub(crate) struct Desk {
 #[derive(Debug, Default)]
 struct Judged {
     conditions: Vec<Condition>,
+    /// Nodes whose drain is proposed.
+    proposed: Vec<NodeRecord>,
     /// `None`: the history could not be judged.
     figures: Option<FleetNow>,
     /// No further one before this time.
@@ -120,6 +125,7 @@ impl Desk {
             writer,
             intake,
             judged: Judged::default(),
+            lemons: LemonDrains::default(),
             metrics: Metrics::default(),
             reservations: BTreeMap::new(),
             entered: 0,
@@ -157,6 +163,8 @@ impl Desk {
                 let judgement = judge(&history, &settings);
                 self.judged.conditions = fleet_conditions(&judgement);
                 self.judged.figures = Some(figures::of(&history, &judgement, &settings));
+                self.judged.proposed =
+                    judgement.nodes.into_iter().filter(NodeRecord::proposes_drain).collect();
             }
             Err(why) => {
                 tracing::warn!("the history cannot be judged: {why}");
@@ -165,6 +173,16 @@ impl Desk {
         }
         self.judged.not_before = Some(Instant::now() + begin.elapsed() * JUDGE_PAUSE);
         self.judged.figures.is_some()
+    }
+
+    /// Drains the nodes whose drain is proposed, if the site wants that and all sources were read to their end.
+    pub(crate) fn drain_lemons(&mut self, passed: &Passed, now: UnixMillis) {
+        let is_wanted = self.site.config.fleet.lemons == Lemons::Drain;
+        if !is_wanted || !passed.is_complete() || !self.judge(now) {
+            return;
+        }
+        let states = passed.states.as_deref().unwrap_or_default();
+        self.lemons.drain(&self.site, &self.judged.proposed, states);
     }
 
     /// Writes the figures for Prometheus after a pass, if `[metrics] dir` is set. A failure is logged and has no other effect. Without a

@@ -42,6 +42,7 @@ fn node_of(what: &What) -> Option<&str> {
         | What::Down { node }
         | What::Drained { node, .. }
         | What::Resumed { node }
+        | What::LemonResumed { node }
         | What::Rebooted { node, .. }
         | What::Maintained { node, .. }
         | What::SelfTested { node, .. } => Some(node),
@@ -76,6 +77,7 @@ fn in_words(what: &What) -> String {
             format!("drained by {by}: {reason}")
         }
         What::Resumed { .. } => "takes jobs again".to_owned(),
+        What::LemonResumed { .. } => "resumed after a drain as a lemon: on probation".to_owned(),
         What::Rebooted { expected, .. } => match expected {
             Some(true) => "rebooted, as requested".to_owned(),
             Some(false) => "rebooted unexpectedly".to_owned(),

@@ -173,7 +173,7 @@ pub(super) fn standing(standing: Standing) -> &'static str {
     match standing {
         Standing::Unknown => "unknown: no hour of service in the window",
         Standing::Ordinary => "ordinary",
-        Standing::Probation => "on probation after a repair",
+        Standing::Probation => "on probation",
         Standing::Lemon => "lemon",
     }
 }

@@ -81,6 +81,8 @@ pub(crate) fn fleet(stage: &mut Stage) {
     stage.shows_both(&["fleet", "node", "gn1"], true);
     stage.shows_both(&["fleet", "node", &text], true);
     stage.shows_both(&["fleet", "card", &text], true);
+    stage.shows_both(&["fleet", "rma", "gn1"], true);
+    stage.shows_both(&["fleet", "rma", &text, "--card", &text], true);
     stage.shows_both(&["fleet", "cost"], true);
     stage.shows(&["fleet", "export"]);
     for command in ["repaired", "maintained"] {
@@ -96,7 +98,7 @@ pub(crate) fn fleet(stage: &mut Stage) {
         stage.run(&["fleet", command, "--format", "json"]);
     }
     let other = format!("x{text}");
-    for command in ["node", "card", "incident"] {
+    for command in ["node", "card", "incident", "rma"] {
         stage.shows(&["fleet", command, &other]);
     }
     stage.shows(&["fleet", "--database", &other]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use railgate_fleet::{Drainer, Event, What};
 use railgate_model::UnixMillis;
-use railgate_slurm::{NodeState, Reason, is_ours};
+use railgate_slurm::{LemonReason, NodeState, Reason, is_ours};
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::finding;
@@ -52,6 +52,9 @@ struct Hold {
     key: String,
     /// Unix seconds.
     since: u64,
+    /// It was drained as a lemon. An admin may have changed the reason since.
+    #[serde(default)]
+    lemon: bool,
 }
 
 /// Takes over new states. Returns the events. `from`: the beginning of the history.
@@ -106,7 +109,9 @@ impl Call<'_> {
             let since = self.state.reason.as_ref().and_then(|reason| reason.since);
             let since = since.unwrap_or(self.now / 1000).min(self.now / 1000);
             let same = before.and_then(|before| before.hold.clone()).filter(|hold| hold.key == key);
-            same.unwrap_or(Hold { key, since })
+            let lemon = LemonReason::is(self.reason())
+                || before.and_then(|before| before.hold.as_ref()).is_some_and(|hold| hold.lemon);
+            same.unwrap_or(Hold { key, since, lemon })
         });
         let boot = self.state.boot.or(before.and_then(|before| before.boot));
         let made = before.filter(|_| !self.is_due(before)).map_or(self.now, |before| before.made);
@@ -153,6 +158,10 @@ impl Call<'_> {
             (Some(was), None) if seen.hold.is_none() => {
                 let what = What::Resumed { node: node.clone() };
                 add(format!("resume/{node}/{}", was.since), self.now / 1000, what);
+                if was.lemon {
+                    let what = What::LemonResumed { node: node.clone() };
+                    add(format!("lemon-resumed/{node}/{}", was.since), self.now / 1000, what);
+                }
             }
             _ => {}
         }
@@ -242,6 +251,23 @@ mod tests {
         // Another job's id was added: the same drain.
         assert!(ids(&mut known, &[state("n1", "IDLE+DRAIN", &reason("5,6"), T + 30)], T + 120).is_empty());
         assert_eq!(ids(&mut known, &[state("n1", "IDLE", "", 0)], T + 180), ["resume/n1/1800000005"]);
+    }
+
+    #[test]
+    fn a_drain_as_a_lemon_is_no_finding_and_its_resume_begins_a_probation() {
+        let mut known = Nodes::new();
+        let reason =
+            "railgate: lemon: 4 faults, 9.3 times the fleet's rate; see railgate fleet node n1 [fleet]";
+        let drained = changes(&mut known, &[state("n1", "IDLE+DRAIN", reason, T + 5)], T + 60, 0);
+        let [Event { what: What::Drained { by: Drainer::Railgate, .. }, .. }] = drained.as_slice() else {
+            panic!("{drained:?}");
+        };
+        // An admin writes down what is done. The node stays drained.
+        changes(&mut known, &[state("n1", "IDLE+DRAIN", "railgate: RMA 4711", T + 70)], T + 120, 0);
+        let resumed = changes(&mut known, &[state("n1", "IDLE", "", 0)], T + 180, 0);
+        let resumed_lemon = What::LemonResumed { node: "n1".to_owned() };
+        assert_eq!(resumed.iter().filter(|event| event.what == resumed_lemon).count(), 1, "{resumed:?}");
+        assert!(changes(&mut known, &[state("n1", "IDLE", "", 0)], T + 240, 0).is_empty());
     }
 
     #[test]

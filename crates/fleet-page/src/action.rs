@@ -144,7 +144,7 @@ impl<'a> Todo<'a> {
     }
 }
 
-/// Lemons propose a drain to an admin, and railgate drains none by itself.
+/// What is proposed to an admin. With `[fleet] lemons = "drain"` railgate-fleet drains the node itself.
 fn proposal(record: &NodeRecord) -> &'static str {
     if record.proposes_drain() {
         "drain it after a self-test confirms a fault"
@@ -166,7 +166,7 @@ fn others(facts: &Facts<'_>) -> Markup {
     html! {
         @if !probation.is_empty() {
             p.soft {
-                "On probation, repaired and not yet " (facts.settings.probation_hours) " h in service without a fault: "
+                "On probation, repaired or resumed after a drain as a lemon, and not yet " (facts.settings.probation_hours) " h in service without a fault: "
                 (probation.len()) " (" (Text(&facts.hosts(&probation))) ")."
             }
         }

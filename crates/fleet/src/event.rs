@@ -307,6 +307,11 @@ pub enum What {
         /// The node.
         node: String,
     },
+    /// The node takes jobs again after it was drained as a lemon. It is on probation, as after a repair.
+    LemonResumed {
+        /// The node.
+        node: String,
+    },
     /// The node started.
     Rebooted {
         /// The node.

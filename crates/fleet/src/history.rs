@@ -50,6 +50,8 @@ pub(crate) struct Node {
     /// Intervals in which the node took no jobs. The last one may end at [`History::now`].
     pub(crate) out: Vec<(UnixMillis, UnixMillis)>,
     pub(crate) repairs: Vec<(UnixMillis, Option<String>)>,
+    /// Times of [`What::LemonResumed`], which are repairs as well.
+    pub(crate) lemon_resumed: Vec<UnixMillis>,
     /// Attempts on the node, by start.
     pub(crate) attempts: Vec<usize>,
     pub(crate) tested: Vec<(UnixMillis, bool)>,
@@ -270,6 +272,11 @@ impl History {
                 node.outage = Some(Outage::Drained { by, reason });
             }
             What::Resumed { node } => self.node(&node, time).marks.push(Mark { time, out: false }),
+            What::LemonResumed { node } => {
+                let node = self.node(&node, time);
+                node.repairs.push((time, None));
+                node.lemon_resumed.push(time);
+            }
             // An admin may enter work of a time of which the history knows nothing: the node was not observed then.
             What::Maintained { node, repair, card, .. } => {
                 let index = self.index_of(&node, self.now);

@@ -30,7 +30,7 @@ pub enum Standing {
     Unknown,
     /// Nothing to propose.
     Ordinary,
-    /// It was repaired, and has not yet worked long enough without a fault.
+    /// It was repaired, or resumed after a drain as a lemon, and has not yet worked long enough without a fault.
     Probation,
     /// It fails more often than the fleet.
     Lemon,
@@ -64,7 +64,7 @@ pub struct NodeRecord {
     pub ratio: Ratio,
     /// Faults in incidents, with jobs that took their nodes with them, or beside a node that proof names. They do not count.
     pub set_aside: usize,
-    /// When it was repaired last within the window.
+    /// When it was repaired last within the window, or resumed after a drain as a lemon.
     pub repaired: Option<UnixMillis>,
     /// Whether it takes no jobs now.
     pub out_of_service: bool,
@@ -75,7 +75,7 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
-    /// Returns whether to propose a drain. Only a proposal: root's self-test and the breaker come before a drain.
+    /// Returns whether to propose a drain.
     pub fn proposes_drain(&self) -> bool {
         self.standing == Standing::Lemon && !self.out_of_service && !self.in_incident
     }
@@ -354,15 +354,20 @@ fn reasons(
     }
     if let Some(repaired) = count.repaired {
         let days = hours(case.history.now.saturating_sub(repaired)) / hours(DAY);
+        let done = if known.lemon_resumed.contains(&repaired) {
+            "resumed after a drain as a lemon"
+        } else {
+            "repaired"
+        };
         let text = match (count.came_back, clean) {
             (true, _) => format!(
-                "repaired {days:.1} days ago, and the fault came back: the faults before it count again"
+                "{done} {days:.1} days ago, and the fault came back: the faults before it count again"
             ),
             (false, Some(clean)) if record.standing == Standing::Probation => format!(
-                "repaired {days:.1} days ago, on probation: {clean:.0} of {:.0} h without a fault",
+                "{done} {days:.1} days ago, on probation: {clean:.0} of {:.0} h without a fault",
                 case.settings.probation_hours
             ),
-            _ => format!("repaired {days:.1} days ago"),
+            _ => format!("{done} {days:.1} days ago"),
         };
         reasons.push(text);
     }

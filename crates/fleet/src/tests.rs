@@ -411,6 +411,26 @@ fn a_repaired_node_is_on_probation_and_the_same_fault_ends_it() {
 }
 
 #[test]
+fn a_lemon_that_was_drained_and_resumed_is_on_probation() {
+    let mut story = Story::new();
+    for day in [3, 9, 15] {
+        story.fault(5, T + day * DAY, Some(1));
+    }
+    assert!(story.judge().node("n05").unwrap().proposes_drain());
+    let drained = What::Drained { node: name(5), by: Drainer::Railgate, reason: String::new() };
+    story.add(T + 20 * DAY, drained);
+    assert!(!story.judge().node("n05").unwrap().proposes_drain(), "it is drained");
+    story.add(T + 22 * DAY, What::Resumed { node: name(5) });
+    assert!(story.judge().node("n05").unwrap().proposes_drain(), "somebody else's drain");
+    story.add(T + 22 * DAY, What::LemonResumed { node: name(5) });
+    let judgement = story.judge();
+    let record = judgement.node("n05").unwrap();
+    assert_eq!((record.standing, record.proposes_drain()), (Standing::Probation, false));
+    let said = "resumed after a drain as a lemon 6.0 days ago, on probation: 144 of 168 h without a fault";
+    assert_eq!(record.reasons, [said]);
+}
+
+#[test]
 fn the_history_of_a_card_follows_it_into_another_node() {
     let mut story = Story::new();
     for day in [3, 8, 13, 18] {

@@ -17,6 +17,10 @@ pub struct FleetConfig {
     pub every: Duration,
     /// How long events are kept, days.
     pub retention_days: u32,
+    /// What is done about a node that fails more often than the fleet.
+    pub lemons: Lemons,
+    /// Most nodes that are drained for that at the same time.
+    pub max_lemons: usize,
     /// The cluster whose reports are read. Needed if `[report] dir` has those of several clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
@@ -40,12 +44,24 @@ pub struct FleetConfig {
     pub image: BTreeMap<String, String>,
 }
 
+/// Values of [`FleetConfig::lemons`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lemons {
+    /// `railgate fleet` and a message propose to drain it.
+    Propose,
+    /// It is drained, within the limits of `[breaker]` and [`FleetConfig::max_lemons`].
+    Drain,
+}
+
 impl Default for FleetConfig {
     fn default() -> Self {
         FleetConfig {
             database: PathBuf::from("/var/lib/railgate/fleet/fleet.db"),
             every: Duration::from_secs(60),
             retention_days: 400,
+            lemons: Lemons::Propose,
+            max_lemons: 2,
             cluster: None,
             leaf: BTreeMap::new(),
             rack: BTreeMap::new(),
@@ -61,6 +77,8 @@ impl Default for FleetConfig {
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(240));
 /// The judgement needs the last 28 days.
 const DAYS: (u32, u32) = (28, 3650);
+/// Highest value of [`FleetConfig::max_lemons`].
+const MOST_LEMONS: usize = 100;
 
 impl FleetConfig {
     /// The tables of what nodes share, by their keys.
@@ -98,6 +116,10 @@ impl FleetConfig {
                 self.retention_days
             ));
         }
+        if !(1..=MOST_LEMONS).contains(&self.max_lemons) {
+            let given = self.max_lemons;
+            problems.push(format!("fleet.max_lemons: {given} is not within 1 to {MOST_LEMONS}"));
+        }
         if let Some(cluster) = &self.cluster
             && railgate_store::dir_name(cluster).is_none()
         {
@@ -125,14 +147,21 @@ mod tests {
             database: PathBuf::from("fleet.db"),
             every: Duration::from_secs(5),
             retention_days: 1,
+            max_lemons: 0,
             cluster: Some("../x".to_owned()),
             rack: BTreeMap::from([("r1".to_owned(), "gn[1-".to_owned())]),
             ..FleetConfig::default()
         };
         let problems = config.problems();
         let keys: Vec<&str> = problems.iter().filter_map(|line| line.split(':').next()).collect();
-        let wanted =
-            ["fleet.database", "fleet.every", "fleet.retention_days", "fleet.cluster", "fleet.rack.r1"];
+        let wanted = [
+            "fleet.database",
+            "fleet.every",
+            "fleet.retention_days",
+            "fleet.max_lemons",
+            "fleet.cluster",
+            "fleet.rack.r1",
+        ];
         assert_eq!(keys, wanted, "{problems:?}");
     }
 }

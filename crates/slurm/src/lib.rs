@@ -16,6 +16,7 @@ mod hang_notes;
 pub mod hostlist;
 mod ledger;
 mod ledger_tail;
+mod lemon;
 mod let_through;
 mod readmit;
 mod reason;
@@ -40,6 +41,7 @@ pub use env::{
 pub use hang_notes::{HangChange, HangLimits, HangNote, HangStage};
 pub use ledger::{Blamed, Entry, Event, Ledger, Uncounted, Used, used};
 pub use ledger_tail::{Appended, LedgerMarks};
+pub use lemon::LemonReason;
 pub use let_through::LetThrough;
 /// Options of users, parsed in one place for the plugin, the prolog and the controller.
 pub use railgate_rundir::{GateChoice as GateLevel, RequeueChoice as Consent};
