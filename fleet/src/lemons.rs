@@ -17,7 +17,14 @@ pub(crate) struct LemonDrains {
 
 impl LemonDrains {
     /// Drains the nodes whose drain is proposed, the highest rate first. `states`: of all nodes, from this reading.
-    pub(crate) fn drain(&mut self, site: &Site, proposed: &[NodeRecord], states: &[NodeState]) {
+    /// Returns the drained ones with their reasons.
+    pub(crate) fn drain(
+        &mut self,
+        site: &Site,
+        proposed: &[NodeRecord],
+        states: &[NodeState],
+    ) -> Vec<(String, String)> {
+        let mut done = Vec::new();
         let is_lemon = |state: &&NodeState| {
             state.held() && state.reason.as_ref().is_some_and(|reason| LemonReason::is(&reason.text))
         };
@@ -42,6 +49,7 @@ impl LemonDrains {
                     Ok(DrainOutcome::Drained { reason }) => {
                         tracing::warn!("{}: drained: {reason}", record.node);
                         drained += 1;
+                        done.push((record.node.clone(), reason));
                         continue;
                     }
                     Ok(outcome) => outcome.to_string(),
@@ -53,5 +61,6 @@ impl LemonDrains {
             }
             self.told.insert(record.node.clone(), why);
         }
+        done
     }
 }

@@ -182,7 +182,17 @@ impl Desk {
             return;
         }
         let states = passed.states.as_deref().unwrap_or_default();
-        self.lemons.drain(&self.site, &self.judged.proposed, states);
+        let drained = self.lemons.drain(&self.site, &self.judged.proposed, states);
+        if drained.is_empty() {
+            return;
+        }
+        // A node can be resumed before the next reading.
+        let mut next = self.intake.clone();
+        let events: Vec<Event> =
+            drained.iter().map(|(node, reason)| next.lemon_drained(node, reason, now)).collect();
+        if let Err(why) = self.keep(next, &events, now, &mut Passed::default()) {
+            tracing::error!("the drains of lemons are not in the history yet: {why:#}");
+        }
     }
 
     /// Writes the figures for Prometheus after a pass, if `[metrics] dir` is set. A failure is logged and has no other effect. Without a

@@ -65,6 +65,11 @@ impl Intake {
         scanned.attempts.iter().flat_map(|attempt| attempts::events(attempt, trusted, &self.ran)).collect()
     }
 
+    /// Takes over that a node was drained as a lemon just now. Returns the event.
+    pub fn lemon_drained(&mut self, node: &str, reason: &str, now: UnixMillis) -> Event {
+        nodes::lemon_drained(&mut self.nodes, node, reason, now)
+    }
+
     /// Takes over the states of Slurm's nodes. `from`: the beginning of the history.
     pub fn nodes(&mut self, states: &[NodeState], now: UnixMillis, from: UnixMillis) -> Vec<Event> {
         nodes::observe(&mut self.nodes, states, now, from)

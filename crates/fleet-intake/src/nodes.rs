@@ -79,6 +79,15 @@ pub(crate) fn observe(
     events
 }
 
+/// Takes over that a node was drained as a lemon just now: it can be resumed before the next call.
+pub(crate) fn lemon_drained(known: &mut Nodes, node: &str, reason: &str, now: UnixMillis) -> Event {
+    let since = now / 1000;
+    let seen = known.entry(node.to_owned()).or_default();
+    seen.hold = Some(Hold { key: reason.to_owned(), since, lemon: true });
+    let what = What::Drained { node: node.to_owned(), by: Drainer::Railgate, reason: reason.to_owned() };
+    by_root(format!("drain/{node}/{since}"), since * 1000, what)
+}
+
 /// Events that were made before this time are made again.
 pub(crate) fn is_old(now: UnixMillis, from: UnixMillis) -> UnixMillis {
     from + now.saturating_sub(from) / 2
@@ -268,6 +277,25 @@ mod tests {
         let resumed_lemon = What::LemonResumed { node: "n1".to_owned() };
         assert_eq!(resumed.iter().filter(|event| event.what == resumed_lemon).count(), 1, "{resumed:?}");
         assert!(changes(&mut known, &[state("n1", "IDLE", "", 0)], T + 240, 0).is_empty());
+    }
+
+    #[test]
+    fn a_lemon_that_is_resumed_before_the_next_reading_is_on_probation_too() {
+        let mut known = Nodes::new();
+        let idle = || [state("n1", "IDLE", "", 0)];
+        changes(&mut known, &idle(), T, 0);
+        let reason =
+            "railgate: lemon: 4 faults, 9.3 times the fleet's rate; see railgate fleet node n1 [fleet]";
+        let drained = lemon_drained(&mut known, "n1", reason, (T + 1) * 1000);
+        let mut still = known.clone();
+        assert!(matches!(&drained.what, What::Drained { by: Drainer::Railgate, .. }));
+        let resumed: Vec<What> =
+            changes(&mut known, &idle(), T + 60, 0).into_iter().map(|event| event.what).collect();
+        let node = || "n1".to_owned();
+        assert_eq!(resumed, [What::Resumed { node: node() }, What::LemonResumed { node: node() }]);
+        // A second later in Slurm, and the same drain.
+        let seen = changes(&mut still, &[state("n1", "IDLE+DRAIN", reason, T + 2)], T + 60, 0);
+        assert!(seen.is_empty(), "{seen:?}");
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn a_node_that_fails_three_jobs_is_drained_as_a_lemon_tested_and_resumed_on_prob
     Builder::new(4).config("[fleet]\nlemons = 'drain'\n")?.test(|cluster| {
         cluster.root().run(&["install", "-d", "-o", "slurm", "-g", "slurm", "-m", "0700", DIR])?.ok()?;
         // The others are in another cluster now.
-        past(cluster, "gn[1-12]")?;
+        past(cluster, "gn[1-40]")?;
         past_fault(cluster, 23, "gn2")?;
         past_fault(cluster, 26, "gn2")?;
         take_in(cluster)?;
