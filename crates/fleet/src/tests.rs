@@ -421,7 +421,10 @@ fn a_lemon_that_was_drained_and_resumed_is_on_probation() {
     story.add(T + 20 * DAY, drained);
     assert!(!story.judge().node("n05").unwrap().proposes_drain(), "it is drained");
     story.add(T + 22 * DAY, What::Resumed { node: name(5) });
-    assert!(story.judge().node("n05").unwrap().proposes_drain(), "somebody else's drain");
+    assert!(
+        story.judge().node("n05").unwrap().proposes_drain(),
+        "an ordinary drain and resume do not clear its faults"
+    );
     story.add(T + 22 * DAY, What::LemonResumed { node: name(5) });
     let judgement = story.judge();
     let record = judgement.node("n05").unwrap();

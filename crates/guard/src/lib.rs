@@ -6,7 +6,7 @@
 //!
 //! - a proof: the process of a rank has ended, and the others have waited since;
 //! - two independent signs for [`GuardConfig::after`]: GPUs that wait, and a rank that is stopped, sleeps without transferring
-//!   anything, or has enqueued fewer operations than all others.
+//!   anything, or has enqueued fewer operations than all others, or a GPU of the job that reported an error (Xid).
 //!
 //! A rank that computes (an evaluation, a compilation), transfers data (a save) or waits for requests (a server) is no hang,
 //! however long it takes. The reasons are in `docs/decisions/0011-the-guard.md`.

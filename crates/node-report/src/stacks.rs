@@ -163,6 +163,7 @@ impl Stacks {
         self.recorded.truncate(MOST_RANKS);
         self.recorded.iter_mut().for_each(|one| one.what = start(&one.what, REASON_BYTES));
         self.gpus.truncate(MOST_GPUS);
+        self.gpus.iter_mut().for_each(GpuState::bound);
         self.ras.truncate(MOST_RAS);
         self.ras = self.ras.iter().map(|text| start(text, REASON_BYTES)).collect();
         self.problems.truncate(MOST_PROBLEMS);
@@ -267,6 +268,16 @@ mod tests {
             (MOST_FRAMES, REASON_BYTES)
         );
         assert_eq!(all.clone().bounded(), all, "a second time changes nothing");
+        let gpu = GpuState {
+            power_w: Some(1e300),
+            sm_percent: Some(-1.0),
+            sm_clock_mhz: Some(1980.0),
+            ..GpuState::default()
+        };
+        let all = Stacks { gpus: vec![gpu; 100], ..Stacks::default() }.bounded();
+        let one = &all.gpus[0];
+        assert_eq!(all.gpus.len(), MOST_GPUS);
+        assert_eq!((one.power_w, one.sm_percent, one.sm_clock_mhz), (None, None, Some(1980.0)));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::usage::Values;
 
 /// Maximum number of GPUs of a group that are named.
 const MOST_NAMES: usize = 4;
+/// Higher values are no figures of a GPU, in any of the units.
+const MOST_VALUE: f64 = 100_000.0;
 
 /// State of one GPU, in the last sample before the stacks were taken. Figures are means over the sample; absent: not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +57,22 @@ impl GpuState {
             power_w: values.mean(GpuField::Power).map(f64::round),
             sm_clock_mhz: values.mean(GpuField::SmClock).map(f64::round),
             temperature_c: values.mean(GpuField::Temperature).map(f64::round),
+        }
+    }
+}
+
+impl GpuState {
+    /// Removes values that no GPU has: for input that a user could have written.
+    pub(super) fn bound(&mut self) {
+        for value in [
+            &mut self.sm_percent,
+            &mut self.tensor_percent,
+            &mut self.dram_percent,
+            &mut self.power_w,
+            &mut self.sm_clock_mhz,
+            &mut self.temperature_c,
+        ] {
+            *value = value.filter(|value| (0.0..=MOST_VALUE).contains(value));
         }
     }
 }
