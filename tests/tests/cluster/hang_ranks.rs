@@ -240,9 +240,10 @@ fn an_xid_of_a_gpu_of_the_job_makes_a_wait_a_hang_and_one_of_another_gpu_does_no
         let said = until_named(cluster, own)?;
         assert!(said.contains(": GPU 3 of rank 3 reported Xid 94 (contained ECC error) at "), "{said}");
         assert!(said.contains(", and 7 GPUs wait in AllReduce number 41 "), "{said}");
+        // The partial report and the stacks are written apart.
         let text = poll::until(MINUTE, "the evidence", || {
             let text = one_line(&alice.run(&["railgate", "why", &own.to_string()])?.ok()?);
-            Ok(Some(text).filter(|text| text.contains("GPUS")))
+            Ok(Some(text).filter(|text| text.contains("GPUS") && text.contains("SIGN")))
         })?;
         assert!(text.contains("SIGN GPU 3 of rank 3 reported Xid 94 (contained ECC error) at "), "{text}");
         assert!(text.contains("DO likely the GPU's hardware or the driver: cancel the job"), "{text}");

@@ -20,6 +20,7 @@ pub fn answer(report: &JobReport, now: UnixMillis) -> Lines {
 
 #[cfg(test)]
 mod tests {
+    use railgate_node_report::stacks::Group;
     use railgate_node_report::testing::{hang, job, part};
     use railgate_node_report::{Culprit, Hang, HangKind, Hangs};
 
@@ -69,5 +70,25 @@ mod tests {
         assert!(text.contains("the ranks continue"), "{text}");
         let text = said("CANCELLED", HangKind::Stopped, None);
         assert!(text.contains("ANSWER   ") && text.contains("SIGN     the program of rank 3"), "{text}");
+    }
+
+    #[test]
+    fn stacks_without_a_hang_are_of_a_wait_that_may_be_over() {
+        let mut node = part("gn4", &job(0..8), "", vec![], 0);
+        (node.end, node.exit, node.as_of) = (None, None, Some(node.start + 100_000));
+        let now = node.start + 120_000;
+        let mut report = merged(vec![node], vec![], slurm("RUNNING"));
+        let waited = "; its ranks waited when STACKS was taken, and may have continued since";
+        assert!(!answer(&report, now).to_string().contains("waited"));
+        report.attempts[0].stacks = vec![Group {
+            what: "in all_reduce (train.py:88)".to_owned(),
+            ranks: (0..8).collect(),
+            nodes: vec!["gn4".to_owned()],
+            library: None,
+        }];
+        let text = answer(&report, now).to_string();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("ANSWER it runs, and no hang is known; ") && words.contains(waited), "{text}");
+        assert!(words.contains("STACKS 8 ranks in all_reduce (train.py:88)"), "{text}");
     }
 }

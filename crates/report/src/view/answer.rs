@@ -53,11 +53,18 @@ fn no_hang(report: &JobReport, last: Option<&Attempt>) -> [(&'static str, String
         0 => String::new(),
         _ => format!("; {seen} of {} nodes have reported", seen + silent),
     };
+    // Stacks are taken before a wait is called a hang, and they stay after it.
+    let waited = match last {
+        Some(attempt) if !attempt.stacks.is_empty() => {
+            "; its ranks waited when STACKS was taken, and may have continued since"
+        }
+        _ => "",
+    };
     let next = format!(
         "look at PHASES in `railgate report {} --live`; hangs are not looked for with [guard] mode = \"off\", and not found on GPUs before Hopper",
         report.job
     );
-    [("ANSWER", format!("it runs, and no hang is known{nodes}")), ("DO", next)]
+    [("ANSWER", format!("it runs, and no hang is known{nodes}{waited}")), ("DO", next)]
 }
 
 /// The first hang that has not ended, of a rank that is known if there is one; a wait for storage counts last.
