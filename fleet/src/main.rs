@@ -12,7 +12,9 @@ mod figures;
 mod lemons;
 mod pass;
 mod places;
+mod queue;
 mod signals;
+mod storage;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -97,7 +99,7 @@ fn parse() -> Cli {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = railgate_child::dispatch(&[railgate_store::TASKS]) {
+    if let Some(code) = railgate_child::dispatch(&[railgate_store::TASKS, &[storage::TASK]]) {
         return code;
     }
     own_process();

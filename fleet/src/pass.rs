@@ -17,6 +17,8 @@ use railgate_text::Printable;
 
 use crate::lemons::LemonDrains;
 use crate::places::Site;
+use crate::queue::Queue;
+use crate::storage::Storage;
 use crate::{conditions, figures};
 
 /// Deadline for reading the report directory in one pass, and for each child that reads it. The next pass reads the remaining attempts.
@@ -40,6 +42,8 @@ pub(crate) struct Desk {
     judged: Judged,
     lemons: LemonDrains,
     metrics: Metrics,
+    queue: Queue,
+    storage: Storage,
     /// The reservation that each node is in, by the last answer of slurmctld.
     reservations: BTreeMap<String, String>,
     /// Size of the file of entered events whose events are in the history.
@@ -127,6 +131,8 @@ impl Desk {
             judged: Judged::default(),
             lemons: LemonDrains::default(),
             metrics: Metrics::default(),
+            queue: Queue::default(),
+            storage: Storage::default(),
             reservations: BTreeMap::new(),
             entered: 0,
         })
@@ -136,7 +142,6 @@ impl Desk {
     /// missing in it may last.
     pub(crate) fn observation(&mut self, passed: Option<&Passed>, now: UnixMillis) -> Observation {
         let judged = self.judge(now);
-        let complete = judged && passed.is_some_and(Passed::is_complete);
         let states = passed.and_then(|passed| passed.states.as_deref());
         if let Some(states) = states {
             self.reservations = conditions::reservations(states);
@@ -144,6 +149,10 @@ impl Desk {
         let states = states.unwrap_or_default();
         let of_slurm = conditions::of_nodes(states).into_iter().chain(conditions::of_hangs(states, now));
         let mut conditions: Vec<_> = self.judged.conditions.iter().cloned().chain(of_slurm).collect();
+        let Site { config, client, .. } = &self.site;
+        conditions.extend(self.storage.conditions(&config.fleet.storage));
+        conditions.extend_from_slice(self.queue.conditions(&config.fleet, client, now));
+        let complete = judged && passed.is_some_and(Passed::is_complete) && self.queue.is_known();
         for condition in &mut conditions {
             condition.add_reservations(&self.reservations);
         }

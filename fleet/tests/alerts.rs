@@ -370,3 +370,47 @@ fn without_receivers_there_is_no_state() {
     place.once();
     assert!(!place.at("fleet/alerts.json").exists());
 }
+
+#[test]
+fn a_long_wait_in_the_queue_and_a_file_system_that_is_not_mounted_are_messages() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    let path = place.at("railgate.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    // /proc is another file system than /, and is never full.
+    let watched = "[fleet.storage.scratch]\npath = '/'\n[fleet.storage.home]\npath = '/proc'\n[alerts]\n";
+    let text = text.replace("[fleet]\n", "[fleet]\nqueue_wait = '1day'\n").replace("[alerts]\n", watched);
+    fs::write(&path, text).unwrap();
+    let squeue = |does: &str| {
+        let path = place.at("bin/squeue");
+        fs::write(&path, format!("#!/bin/sh\n{does}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let waits = |id: u32, reason: &str| {
+        format!("printf '%-12s%-12s%-20s%-24s%s\\n' {id} 64 2026-11-20T01:36:02 {reason} gpu")
+    };
+    squeue(&format!("{}\n{}", waits(7, "Resources"), waits(8, "Dependency")));
+    place.once();
+    let wanted = [entry("new", "queue/gpu"), entry("new", "storage/scratch/not-mounted")];
+    let mut found = entries(&server.last());
+    found.sort();
+    assert_eq!(found, wanted, "{}", server.last().json());
+    let message = server.last().json().to_string();
+    assert!(message.contains("Jobs: 7 (64 nodes, ") && !message.contains("8 (64 nodes"), "{message}");
+
+    // No answer is no empty queue.
+    squeue("echo 'slurm_load_jobs error: down' >&2; exit 1");
+    for _ in 0..2 {
+        pass(&place, 4);
+        let said = place.once();
+        assert!(said.contains("queue: could not tell how long jobs wait: "), "{said}");
+    }
+    assert_eq!(server.count(), 1, "{}", server.last().json());
+    squeue("true");
+    for _ in 0..2 {
+        pass(&place, 6);
+        place.once();
+    }
+    assert!(entries(&server.last()).contains(&entry("resolved", "queue/gpu")));
+}

@@ -21,6 +21,12 @@ pub struct FleetConfig {
     pub lemons: Lemons,
     /// Most nodes that are drained for that at the same time.
     pub max_lemons: usize,
+    /// An alert begins when a job has waited this long for nodes. Zero: the queue is not read.
+    #[serde(with = "duration_text")]
+    pub queue_wait: Duration,
+    /// File systems of the site that are watched, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub storage: BTreeMap<String, StorageConfig>,
     /// The cluster whose reports are read. Needed if `[report] dir` has those of several clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
@@ -44,6 +50,48 @@ pub struct FleetConfig {
     pub image: BTreeMap<String, String>,
 }
 
+/// `[fleet.storage.NAME]`: a file system that `railgate-fleet` watches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorageConfig {
+    /// A directory on it.
+    pub path: PathBuf,
+    /// An alert begins at this share of used space or inodes, percent.
+    #[serde(default = "StorageConfig::full")]
+    pub full: u8,
+    /// An alert begins if two answers one after the other take longer than this.
+    #[serde(default = "StorageConfig::slow", with = "duration_text")]
+    pub slow: Duration,
+}
+
+impl StorageConfig {
+    /// Deadline for an answer.
+    pub const DEADLINE: Duration = Duration::from_secs(10);
+
+    fn full() -> u8 {
+        90
+    }
+
+    fn slow() -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn problems(&self) -> Vec<(&'static str, String)> {
+        let mut wrong = Vec::new();
+        if !self.path.is_absolute() {
+            wrong.push(("path", format!("'{}' is not an absolute path", self.path.display())));
+        }
+        if !(1..=99).contains(&self.full) {
+            wrong.push(("full", format!("{} is not within 1 to 99 (percent)", self.full)));
+        }
+        if self.slow.is_zero() || self.slow >= Self::DEADLINE {
+            let [is, most] = [self.slow, Self::DEADLINE].map(humantime::format_duration);
+            wrong.push(("slow", format!("{is} is not more than 0s and less than {most}")));
+        }
+        wrong
+    }
+}
+
 /// Values of [`FleetConfig::lemons`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -62,6 +110,8 @@ impl Default for FleetConfig {
             retention_days: 400,
             lemons: Lemons::Propose,
             max_lemons: 2,
+            queue_wait: Duration::ZERO,
+            storage: BTreeMap::new(),
             cluster: None,
             leaf: BTreeMap::new(),
             rack: BTreeMap::new(),
@@ -77,6 +127,10 @@ impl Default for FleetConfig {
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(240));
 /// The judgement needs the last 28 days.
 const DAYS: (u32, u32) = (28, 3650);
+/// Limits of [`FleetConfig::queue_wait`], if it is not zero.
+const QUEUE_WAIT: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30 * 86_400));
+/// Most file systems that are watched.
+const MOST_STORAGE: usize = 20;
 /// Highest value of [`FleetConfig::max_lemons`].
 const MOST_LEMONS: usize = 100;
 
@@ -120,6 +174,18 @@ impl FleetConfig {
             let given = self.max_lemons;
             problems.push(format!("fleet.max_lemons: {given} is not within 1 to {MOST_LEMONS}"));
         }
+        let (least, most) = QUEUE_WAIT;
+        if !self.queue_wait.is_zero() && !(least..=most).contains(&self.queue_wait) {
+            let [is, least, most] = [self.queue_wait, least, most].map(humantime::format_duration);
+            problems.push(format!("fleet.queue_wait: {is} is not within {least} to {most}; 0s: never"));
+        }
+        if self.storage.len() > MOST_STORAGE {
+            problems.push(format!("fleet.storage: more than {MOST_STORAGE}"));
+        }
+        for (name, storage) in &self.storage {
+            let wrong = storage.problems().into_iter();
+            problems.extend(wrong.map(|(key, why)| format!("fleet.storage.{name}.{key}: {why}")));
+        }
         if let Some(cluster) = &self.cluster
             && railgate_store::dir_name(cluster).is_none()
         {
@@ -148,6 +214,11 @@ mod tests {
             every: Duration::from_secs(5),
             retention_days: 1,
             max_lemons: 0,
+            queue_wait: Duration::from_secs(5),
+            storage: BTreeMap::from([(
+                "scratch".to_owned(),
+                StorageConfig { path: PathBuf::from("scratch"), full: 100, slow: Duration::from_secs(10) },
+            )]),
             cluster: Some("../x".to_owned()),
             rack: BTreeMap::from([("r1".to_owned(), "gn[1-".to_owned())]),
             ..FleetConfig::default()
@@ -159,6 +230,10 @@ mod tests {
             "fleet.every",
             "fleet.retention_days",
             "fleet.max_lemons",
+            "fleet.queue_wait",
+            "fleet.storage.scratch.path",
+            "fleet.storage.scratch.full",
+            "fleet.storage.scratch.slow",
             "fleet.cluster",
             "fleet.rack.r1",
         ];

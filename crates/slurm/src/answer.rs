@@ -7,6 +7,7 @@ mod node;
 mod owner;
 mod sinfo;
 mod standing;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -23,6 +24,8 @@ pub use sinfo::HeldNode;
 pub(crate) use sinfo::{COMMENTS_FORMAT, SINFO_FORMAT, SinfoLine, comments, held_nodes, is_held, sinfo_line};
 pub use standing::JobStanding;
 pub(crate) use standing::{STANDING_FORMAT, accounted, standings};
+pub use waiting::WaitingJob;
+pub(crate) use waiting::{WAITING_FORMAT, waiting};
 
 /// Seconds since the Unix epoch.
 pub type UnixSeconds = u64;

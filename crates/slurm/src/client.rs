@@ -10,7 +10,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::answer::{
     self, HeldNode, JobStanding, JobState, ListedJob, NodeState, OwnersView, Refusable, SINFO_FORMAT,
-    SinfoLine, held_nodes,
+    SinfoLine, WaitingJob, held_nodes,
 };
 use crate::breaker::{self, Cap};
 use crate::command::{SlurmError, run_bytes};
@@ -222,6 +222,15 @@ impl Client {
             Err(SlurmError::Refused { said, .. }) if said.contains("Invalid job id") => Ok(BTreeMap::new()),
             Err(why) => Err(why),
         }
+    }
+
+    /// Jobs that wait only because others use the nodes, in hidden partitions too. An array is one job.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn waiting_jobs(&self) -> Result<Vec<WaitingJob>, SlurmError> {
+        let text = self.run("squeue", &["-h", "-a", "-t", "PENDING", "-O", answer::WAITING_FORMAT])?;
+        answer::waiting(&text).map_err(|why| unreadable("squeue", why))
     }
 
     /// Jobs in slurmctld, with the members of an array one by one; empty if it has purged them.

@@ -27,6 +27,7 @@ mod typed;
 pub use accounting::{Line as AccountingLine, Noted, note_in_accounting};
 pub use answer::{
     HeldNode, JobStanding, JobState, ListedJob, NodeReason, NodeState, OwnersView, Refusable, UnixSeconds,
+    WaitingJob,
 };
 pub use batch::{Batch, BatchJob, NodeStanding};
 pub use breaker::Cap;
