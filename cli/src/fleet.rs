@@ -1,5 +1,6 @@
 //! `railgate fleet`: what follows from the history that `railgate-fleet` keeps, and about which nodes it sends no alerts.
 
+mod accepted;
 mod cost;
 mod node;
 mod overview;
@@ -14,6 +15,7 @@ use anyhow::Context as _;
 use railgate_fleet::{Event, History, Judgement, Settings, judge};
 use railgate_fleet_store::Reader;
 use railgate_model::UnixMillis;
+use railgate_runner::Lemons;
 use serde::Serialize;
 
 use crate::output::{self, Format};
@@ -91,6 +93,8 @@ enum Command {
     Export,
     /// Record a repair of nodes: their faults before it no longer count, and they are on probation
     Repaired(work::WorkArgs),
+    /// Record the figures of an acceptance, so that the history of each node has them
+    Accepted(accepted::AcceptedArgs),
     /// Record other work on nodes, for example a firmware update
     Maintained(work::WorkArgs),
     /// Silences that hold now: nodes about which no alerts are sent
@@ -114,6 +118,8 @@ struct Known {
     history: History,
     judgement: Judgement,
     settings: Settings,
+    /// `railgate-fleet` drains lemons itself.
+    drains_lemons: bool,
     now: UnixMillis,
 }
 
@@ -142,14 +148,15 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Silences) => return silences::list(site, &database, format).map(|()| exit::OK),
         Some(Command::Silence(new)) => return silences::add(&database, new, format),
         Some(Command::Unsilence { id }) => return silences::remove(site, &database, id),
+        Some(Command::Accepted(args)) => return accepted::enter(&database, args, format),
         _ => {}
     }
     // Before the identity changes.
     let who = who();
-    let known = load(&database, !is_page)?;
+    let known = load(site, &database, !is_page)?;
     match &args.command {
         // Done above: they need no history.
-        Some(Command::Silences | Command::Silence(_) | Command::Unsilence { .. }) => {}
+        Some(Command::Silences | Command::Silence(_) | Command::Unsilence { .. } | Command::Accepted(_)) => {}
         None if is_page => {
             page::print(site, &known, args.audience.unwrap_or_default(), args.out.as_deref())?;
             // The program ends: it need not free the millions of names of a large history one by one.
@@ -171,7 +178,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
 }
 
 /// Reads and judges a history. `with_events`: whether [`Known::events`] is needed.
-fn load(database: &Path, with_events: bool) -> anyhow::Result<Known> {
+fn load(site: &Site, database: &Path, with_events: bool) -> anyhow::Result<Known> {
     if let Some(dir) = database.parent() {
         railgate_runner::become_owner(dir).context("the owner of the history")?;
     }
@@ -186,7 +193,9 @@ fn load(database: &Path, with_events: bool) -> anyhow::Result<Known> {
         false => (Vec::new(), History::new(events, now)),
     };
     let judgement = judge(&history, &settings);
-    Ok(Known { events, history, judgement, settings, now })
+    // With --database the configuration may be that of another machine.
+    let drains_lemons = site.config().is_ok_and(|config| config.fleet.lemons == Lemons::Drain);
+    Ok(Known { events, history, judgement, settings, drains_lemons, now })
 }
 
 /// A time in the past, for people.

@@ -158,6 +158,11 @@ pub(crate) fn table(rows: &[Vec<String>]) -> Lines {
     Lines::table(rows, "")
 }
 
+/// `1 node`, `3 nodes`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::anyhow;

@@ -566,3 +566,42 @@ fn a_missing_history_is_named() {
         &["/no/such/fleet.db: no history", "railgate-fleet keeps it"],
     );
 }
+
+#[test]
+fn figures_of_an_acceptance_are_in_the_history_of_their_nodes() {
+    let fleet = Fleet::new();
+    let report = |value: f64| {
+        serde_json::json!({
+            "schema": 1, "title": "t", "run": "r1", "railgate": "1", "began": 1_u64, "made": 1_700_000_000_000_u64,
+            "plan_digest": "", "results_digest": "", "nodes": ["n05"], "units_done": 1, "units": 1, "overall": "fail",
+            "items": [], "inventory": [], "heat_maps": [], "mttf": null, "exceptions": [], "not_in_plan": [],
+            "changes": null,
+            "figures": [{
+                "id": "node.memory-read.gbps", "unit": "GB/s", "better": "higher", "min": value, "median": value,
+                "max": value, "at_least": 3000.0, "at_most": null, "tolerance": "", "source": "", "outliers": [],
+                "spread_percent": null,
+                "values": [{ "node": "n05", "part": "n05 0000:1b:00.0", "repetition": 1, "value": value }],
+            }],
+        })
+    };
+    let file = fleet.database.with_file_name("accepted.json");
+    std::fs::write(&file, report(2500.0).to_string()).unwrap();
+    let said = fleet.said(&["accepted", file.to_str().unwrap()]);
+    has(&said, &["accepted.json: 1 figure of 1 node, measured by 2023-11-14", "beyond a limit: n05"]);
+    std::fs::write(&file, "{}").unwrap();
+    let refused = fleet.run(&["accepted", file.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    has(
+        &String::from_utf8(refused.stderr).unwrap(),
+        &["accepted.json: not a report of `railgate accept report --format json`: missing field"],
+    );
+    let entered = EnteredFile::beside(&fleet.database).read().unwrap();
+    let [Event { what: What::SelfTested { node, figure, passed, .. }, .. }] = entered.events.as_slice()
+    else {
+        panic!("{entered:?}")
+    };
+    assert_eq!(
+        (node.as_str(), figure.as_str(), *passed),
+        ("n05", "node.memory-read.gbps@0000:1b:00.0", Some(false))
+    );
+}

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
-use railgate_tests::hardware::Hardware;
+use railgate_tests::hardware::{Hardware, gpu_self_test};
 
 const NODES: usize = 64;
 /// Seconds of the GPU test: its limit for eight GPUs.
@@ -52,15 +52,6 @@ done
 wait
 "#;
 
-const GPU_PROGRAM: &str = r#"#!/bin/bash
-sleep SECONDS
-for gpu in 18 2a 3a 5d 9a ab ba db; do
-    for test in gemm-bf16 gemm-fp16 gemm-tf32 gemm-fp64 memory-write memory-read memory-copy host-to-device device-to-host pattern; do
-        echo '{"gpu":"0000:'$gpu':00.0","model":"NVIDIA H100 80GB HBM3","test":"'$test'","seconds":0.4,"values":{"right":{"compared":1000000}},"measured":{}}'
-    done
-done
-"#;
-
 /// Rail 3 of n17 sends at a quarter of the rate; the others have 391 Gb/s and some noise.
 const RDMA_PROGRAM: &str = r#"#!/bin/bash
 sleep SECONDS
@@ -86,7 +77,7 @@ fn preflight_of_64_nodes() -> Result<()> {
     std::fs::create_dir(&programs)?;
     std::fs::create_dir(&site)?;
     program(&programs, "srun", &SRUN.replace("NODES", &NODES.to_string()))?;
-    program(&programs, "railgate-gpu-selftest", &GPU_PROGRAM.replace("SECONDS", GPU_S))?;
+    program(&programs, "railgate-gpu-selftest", &gpu_self_test(GPU_S))?;
     program(&programs, "railgate-rdma-selftest", &RDMA_PROGRAM.replace("SECONDS", PAIR_S))?;
     let hardware = Hardware::create(&dir.path().join("node"), "h100-sxm", "n1")?;
     let config = format!("profile = \"h100-sxm\"\n{}", hardware.source(hardware.dir()));

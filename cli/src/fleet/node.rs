@@ -1,4 +1,4 @@
-use railgate_fleet::{Drainer, Event, Grade, NodeFinding, What};
+use railgate_fleet::{Drainer, Event, Grade, NodeFinding, Standing, What};
 use railgate_model::UnixMillis;
 use railgate_text::{Lines, put};
 use serde::Serialize;
@@ -50,6 +50,13 @@ fn node_of(what: &What) -> Option<&str> {
     }
 }
 
+/// `712.3 TFLOPS`.
+pub(super) fn measured(value: Option<f64>, unit: &str) -> Option<String> {
+    let value = value?;
+    let digits = if value.abs() < 10.0 { 3 } else { 1 };
+    Some(format!("{value:.digits$} {unit}").trim_end().to_owned())
+}
+
 fn in_words(what: &What) -> String {
     match what {
         What::Finding(found) => {
@@ -94,12 +101,12 @@ fn in_words(what: &What) -> String {
             }
             text
         }
-        What::SelfTested { figure, value, passed, .. } => {
-            let value = value.map_or_else(|| "no value".to_owned(), |value| format!("{value}"));
+        What::SelfTested { figure, value, unit, passed, .. } => {
+            let value = measured(*value, unit).unwrap_or_else(|| "no value".to_owned());
             let passed = match passed {
                 Some(true) => "passed",
                 Some(false) => "failed",
-                None => "could not be judged",
+                None => "not judged",
             };
             format!("self-test {figure}: {value}, {passed}")
         }
@@ -159,8 +166,8 @@ pub(super) fn node(known: &Known, name: &str, format: Format) -> anyhow::Result<
     }
     let service = if record.out_of_service { "takes no jobs now" } else { "takes jobs" };
     put!(text, "service   {service}{}", if record.in_incident { "; in an open incident" } else { "" });
-    if record.proposes_drain() {
-        put!(text, "proposal  drain it after a self-test confirms a fault");
+    if record.standing == Standing::Lemon {
+        put!(text, "proposal  {}", record.proposal(known.drains_lemons));
     }
     for reason in &record.reasons {
         put!(text, "because   {reason}");

@@ -45,6 +45,7 @@ pub(super) fn print(
         history: &known.history,
         judgement: &known.judgement,
         settings: &known.settings,
+        drains_lemons: known.drains_lemons,
         names: &names,
         host_list: |nodes| hostlist::compress(nodes),
         railgate: env!("CARGO_PKG_VERSION"),

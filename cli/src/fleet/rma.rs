@@ -8,6 +8,7 @@ use railgate_slurm::Reason;
 use railgate_text::{Lines, put};
 use serde::Serialize;
 
+use super::node::measured;
 use super::{Known, interval, rows, shown};
 use crate::exit;
 use crate::output::{self, Format, complain};
@@ -120,10 +121,10 @@ fn records(known: &Known, name: &str, card: Option<&str>) -> Vec<Record> {
                 let evidence = reasons.get(&(event.time, found.check.as_str())).cloned();
                 (format!("{}: {} ({grade}){part}", found.check, found.cause), evidence.unwrap_or_default())
             }
-            What::SelfTested { node, figure, value, passed: Some(passed) }
+            What::SelfTested { node, figure, value, unit, passed: Some(passed) }
                 if node == name && card.is_none() =>
             {
-                let value = value.map(|value| format!(": {value}")).unwrap_or_default();
+                let value = measured(*value, unit).map(|value| format!(": {value}")).unwrap_or_default();
                 let passed = if *passed { "passed" } else { "failed" };
                 (format!("self-test {figure} {passed}{value}"), String::new())
             }

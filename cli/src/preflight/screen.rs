@@ -9,6 +9,7 @@ use railgate_text::{Lines, put};
 
 use super::nccl::{Compared, Measured, Nccl};
 use super::results::{Net, OfGpu, Results};
+use crate::output::counted;
 
 /// Most lines of a kind; the rest is counted.
 const MOST: usize = 20;
@@ -199,10 +200,6 @@ fn advice(results: &Results, text: &mut Lines) {
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 #[cfg(test)]

@@ -47,7 +47,13 @@ fn events() -> Vec<Event> {
                 cards: vec![Card { uuid: text.clone(), serial: text.clone() }],
             },
             What::Finding(finding),
-            What::SelfTested { node: node.clone(), figure: text.clone(), value: None, passed: None },
+            What::SelfTested {
+                node: node.clone(),
+                figure: text.clone(),
+                value: None,
+                unit: text.clone(),
+                passed: None,
+            },
             What::Maintained {
                 node: node.clone(),
                 repair: false,
@@ -93,6 +99,24 @@ pub(crate) fn fleet(stage: &mut Stage) {
         stage.shows(&["fleet", command, "gn1", "--why", "fans", "--card", &format!("x{text}")]);
         stage.run(&["fleet", command, "gn1", "--why", &text]);
     }
+    // A report that someone else has written.
+    let report = serde_json::json!({
+        "schema": 1, "title": text, "run": text, "railgate": text, "began": T, "made": T, "plan_digest": text,
+        "results_digest": text, "nodes": ["gn1"], "units_done": 1, "units": 1, "overall": "pass", "items": [],
+        "inventory": [], "heat_maps": [], "mttf": null, "exceptions": [], "not_in_plan": [], "changes": null,
+        "figures": [{
+            "id": text, "unit": text, "better": "higher", "min": 1.0, "median": 1.0, "max": 1.0, "at_least": 2.0,
+            "at_most": null, "tolerance": text, "source": text, "outliers": [], "spread_percent": null,
+            "values": [
+                { "node": "gn1", "part": format!("gn1 {text}"), "repetition": 1, "value": 1.0 },
+                { "node": text, "part": text, "repetition": 1, "value": 1.0 },
+            ],
+        }],
+    });
+    std::fs::write(stage.path("accepted.json"), report.to_string()).unwrap();
+    stage.run(&["fleet", "accepted", "accepted.json"]);
+    stage.run(&["fleet", "accepted", "accepted.json", "--format", "json"]);
+    stage.shows(&["fleet", "accepted", &text]);
     for command in ["incidents", "lemons"] {
         stage.run(&["fleet", command]);
         stage.run(&["fleet", command, "--format", "json"]);

@@ -51,6 +51,7 @@ const CASES: &[Case] = &[
     case("fleet lemons", &[], fleet::fleet),
     case("fleet maintained", &["gn1", "--why", "firmware"], fleet::fleet),
     case("fleet node", &["gn1"], fleet::fleet),
+    case("fleet accepted", &["accepted.json"], fleet::fleet),
     case("fleet rma", &["gn1"], fleet::fleet),
     case("fleet repaired", &["gn1", "--why", "fans"], fleet::fleet),
     case("fleet silence", &["gn1", "--for", "4h", "--why", "fans"], fleet::silences),

@@ -107,7 +107,7 @@ impl<'a> Todo<'a> {
                 record.faults.to_string(),
                 short(record.expected),
                 short(record.hours),
-                proposal(record).to_owned(),
+                record.proposal(facts.drains_lemons).to_owned(),
                 record.reasons.join("; "),
             ]
         };
@@ -141,17 +141,6 @@ impl<'a> Todo<'a> {
             (table(&["@Since", "#Nodes", "Names of nodes", "Drained by", "Reason in Slurm"], &rows))
             (more(self.out.len(), rows.len(), "railgate fleet"))
         }
-    }
-}
-
-/// What is proposed to an admin. With `[fleet] lemons = "drain"` railgate-fleet drains the node itself.
-fn proposal(record: &NodeRecord) -> &'static str {
-    if record.proposes_drain() {
-        "drain it after a self-test confirms a fault"
-    } else if record.out_of_service {
-        "repair it before it is resumed"
-    } else {
-        "none until the open incident ends"
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Facts<'a> {
     pub judgement: &'a Judgement,
     /// The settings of the judgement.
     pub settings: &'a Settings,
+    /// Whether railgate-fleet drains lemons itself.
+    pub drains_lemons: bool,
     /// Whether the page has user names and job ids.
     pub names: &'a Names,
     /// Writes names of nodes as a host list.

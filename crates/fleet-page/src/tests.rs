@@ -116,6 +116,7 @@ impl Story {
             history: &history,
             judgement: &judgement,
             settings: &settings,
+            drains_lemons: false,
             names,
             host_list: list,
             railgate: "1.0",

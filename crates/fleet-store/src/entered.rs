@@ -115,14 +115,15 @@ fn ends_line(file: &File, length: u64) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Only work on nodes is entered: everything else has a source of its own.
+/// Only work on nodes and their figures are entered: everything else has a source of its own.
 fn parse(line: &[u8]) -> Result<Event, String> {
     let event: Event = serde_json::from_slice(line).map_err(|why| why.to_string())?;
-    let is_work = matches!(event.what, What::Maintained { .. }) && event.source == Source::Root;
-    if is_work {
+    let is_entered = matches!(event.what, What::Maintained { .. } | What::SelfTested { .. });
+    if is_entered && event.source == Source::Root {
         Ok(event)
     } else {
-        Err("only work on nodes (`maintained`, from `root`) can be entered".to_owned())
+        Err("only work on nodes and their figures (`maintained`, `self-tested`, from `root`) can be entered"
+            .to_owned())
     }
 }
 

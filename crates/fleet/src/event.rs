@@ -345,7 +345,7 @@ pub enum What {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         why: String,
     },
-    /// A figure of a self-test by root.
+    /// A figure of a self-test by root, or of an acceptance.
     SelfTested {
         /// The node.
         node: String,
@@ -353,6 +353,9 @@ pub enum What {
         figure: String,
         /// The value; `None` if the test gave none.
         value: Option<f64>,
+        /// Its unit; empty if it has none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        unit: String,
         /// Whether it passed; `None` if it could not be judged.
         passed: Option<bool>,
     },

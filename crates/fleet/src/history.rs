@@ -286,8 +286,11 @@ impl History {
             }
             What::SelfTested { node, passed, .. } => {
                 let node = self.node(&node, time);
-                if let Some(passed) = passed {
-                    node.tested.push((time, passed));
+                // The figures of one test have the same time.
+                match (passed, node.tested.last_mut()) {
+                    (Some(passed), Some((last, all))) if *last == time => *all &= passed,
+                    (Some(passed), _) => node.tested.push((time, passed)),
+                    (None, _) => {}
                 }
             }
             What::JobStarted(_) | What::JobEnded(_) | What::Restarted { .. } | What::Progress(_) => {}

@@ -79,6 +79,19 @@ impl NodeRecord {
     pub fn proposes_drain(&self) -> bool {
         self.standing == Standing::Lemon && !self.out_of_service && !self.in_incident
     }
+
+    /// Returns what an admin should do with a lemon. `drains`: railgate-fleet drains lemons itself (`[fleet] lemons = "drain"`).
+    pub fn proposal(&self, drains: bool) -> &'static str {
+        if self.in_incident && !self.out_of_service {
+            "none until the open incident ends"
+        } else if self.out_of_service {
+            "test it with railgate readmit, and repair what fails, before it is resumed"
+        } else if drains {
+            "none: railgate-fleet drains it within [breaker] and max_lemons; its log has the reason if it does not"
+        } else {
+            "drain it after a self-test confirms a fault"
+        }
+    }
 }
 
 /// What is given to [`records`].

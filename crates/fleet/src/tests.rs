@@ -159,6 +159,8 @@ fn the_same_card_again_and_again_is_a_lemon() {
     let judgement = story.judge();
     let record = judgement.node("n05").unwrap();
     assert!(record.standing == Standing::Lemon && record.proposes_drain(), "{record:?}");
+    assert_eq!(record.proposal(false), "drain it after a self-test confirms a fault");
+    assert!(record.proposal(true).starts_with("none: railgate-fleet drains it"), "{record:?}");
     assert!(
         record.ratio.low > 1.0
             && record.ratio.low < record.ratio.mean

@@ -3,7 +3,7 @@
 
 use railgate_gate::{CHECKS, CheckInfo, KnownLink, Level};
 use railgate_model::{Finding, Fitness, PartName, Phase, Severity, Snapshot};
-use railgate_slurm::{Acting, DrainDesk, Env, NotResumed, Standing};
+use railgate_slurm::{Acting, DrainDesk, Env, LemonReason, NotResumed, Standing};
 
 use crate::check_run::{CheckRun, Purpose, check_node};
 use crate::finding_history::{FindingHistory, Given};
@@ -179,18 +179,30 @@ fn unproven(past: &FindingHistory, reason: &str, snapshot: &Snapshot) -> Option<
     })
 }
 
-/// A fault that only exercising the hardware shows is not known to be repaired until that has a result again; returns why
-/// there is none.
+/// A fault that only exercising the hardware shows is not known to be repaired until that has a result again. A lemon's drain names no
+/// part: all self-tests must have a result. Returns why there is none.
 fn untested(reason: &str, check_run: &CheckRun) -> Option<String> {
+    let verdict = &check_run.verdict;
+    let mut open = verdict.findings.iter().chain(&verdict.shadow);
+    let mut open = |is_asked: &dyn Fn(&Finding) -> bool| {
+        open.find(|one| one.severity == Severity::Unknown && is_asked(one))
+    };
+    if LemonReason::is(reason) {
+        let self_tests = |finding: &Finding| {
+            CHECKS.iter().any(|known| known.id == finding.check && known.level >= Level::Full)
+        };
+        let open = open(&self_tests)?;
+        return Some(format!(
+            "a lemon, and {} has no result ({}): repair that, or test the node by hand and use --repaired",
+            open.check, open.what
+        ));
+    }
     let Cause { subject, known, part } = Cause::of(reason)?;
     if known.level < Level::Full {
         return None;
     }
-    let open = |finding: &&Finding| {
-        let same = finding.part == part || finding.part.is_empty();
-        finding.check == known.id && same && finding.severity == Severity::Unknown
-    };
-    let open = check_run.verdict.findings.iter().chain(&check_run.verdict.shadow).find(open)?;
+    let open =
+        open(&|finding| finding.check == known.id && (finding.part == part || finding.part.is_empty()))?;
     Some(format!("{subject}: no result now ({}): test it by hand, or use --repaired", open.what))
 }
 
@@ -275,5 +287,13 @@ mod tests {
         assert_eq!(told("h100-sxm:gpu-self-test-silent@5", reason), None, "another GPU");
         assert_eq!(told("h100-sxm:gpu-self-test-slow@5", reason), None, "it passed");
         assert_eq!(told("h100-sxm:gpu-self-test-missing", "railgate: gpu-lost@3: off bus; reboot"), None);
+        // No part is named: each one has to pass.
+        let lemon =
+            "railgate: lemon: 3 faults, 9.3 times the fleet's rate; see railgate fleet node gn7 [fleet]";
+        for missing in ["h100-sxm:gpu-self-test-silent@5", "h100-sxm:gpu-self-test-missing"] {
+            let why = told(missing, lemon).unwrap();
+            assert!(why.starts_with("a lemon, and gpu-self-test has no result ("), "{why}");
+        }
+        assert_eq!(told("h100-sxm", lemon), None, "all passed");
     }
 }

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, REPORTS};
+use railgate_tests::hardware::gpu_self_test;
 use railgate_tests::poll;
 use serde_json::{Value, json};
 
@@ -158,9 +159,9 @@ fn a_node_that_fails_three_jobs_is_drained_as_a_lemon_tested_and_resumed_on_prob
         cluster.hardware("gn2")?.heal()?;
         let readmit = |more: &[&str]| {
             let words = [&["railgate", "readmit", "gn2"], more].concat();
-            cluster.root().on("gn2").run(&words)?.ok()
+            cluster.root().on("gn2").run(&words)
         };
-        readmit(&["--repaired"])?;
+        readmit(&["--repaired"])?.ok()?;
 
         until_taken_in(cluster, "the drain", || {
             Ok(cluster.node("gn2")?.reason().starts_with("railgate: lemon: ").then_some(()))
@@ -182,9 +183,14 @@ fn a_node_that_fails_three_jobs_is_drained_as_a_lemon_tested_and_resumed_on_prob
         let nodes = cluster.root().run(&["railgate", "nodes"])?.ok()?;
         assert!(nodes.contains("railgate: lemon: 3 faults, "), "{nodes}");
 
-        // All checks and self-tests by root on the node.
-        let said = readmit(&[])?;
-        assert!(said.contains("gn2"), "{said}");
+        // All checks and self-tests by root on the node. Without the program of a self-test it stays drained.
+        let untested = readmit(&[])?;
+        let left = "gn2: left as it is: a lemon, and gpu-self-test has no result (not run: ";
+        assert!(untested.stdout.contains(left) && untested.code == 1, "{untested:?}");
+        assert!(cluster.node("gn2")?.drained());
+        cluster.write("gn2", "/usr/libexec/railgate/railgate-gpu-selftest", &gpu_self_test("0"))?;
+        let said = readmit(&[])?.ok()?;
+        assert!(said.contains("gn2: fit, back in service"), "{said}");
         until_taken_in(
             cluster,
             "the probation",

@@ -17,6 +17,7 @@ fn page(history: &History, judgement: &Judgement, settings: &Settings) -> String
         history,
         judgement,
         settings,
+        drains_lemons: false,
         names: &names,
         host_list: |nodes| nodes.join(","),
         railgate: "1.0",
