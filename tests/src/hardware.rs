@@ -366,18 +366,32 @@ fn record(level: u8, seq: u64, up: Duration, text: &str) -> String {
     format!("{level},{seq},{},-;{text}\n", up.as_micros())
 }
 
-#[cfg(test)]
-mod tests;
-
-/// A program in the place of railgate-gpu-selftest on an `h100-sxm`: all tests of all GPUs are right, after this many seconds.
+/// A program in the place of railgate-gpu-selftest: all tests of the GPUs are right, after this many seconds. Without `--gpu` it
+/// tests those of an `h100-sxm`.
 pub fn gpu_self_test(seconds: &str) -> String {
     const PROGRAM: &str = r#"#!/bin/bash
 sleep SECONDS
-for gpu in 18 2a 3a 5d 9a ab ba db; do
-    for test in gemm-bf16 gemm-fp16 gemm-tf32 gemm-fp64 memory-write memory-read memory-copy host-to-device device-to-host pattern; do
-        echo '{"gpu":"0000:'$gpu':00.0","model":"NVIDIA H100 80GB HBM3","test":"'$test'","seconds":0.4,"values":{"right":{"compared":1000000}},"measured":{}}'
+gpus=()
+while (($#)); do
+    [[ $1 == --gpu ]] && gpus+=("$2")
+    shift
+done
+((${#gpus[@]})) || gpus=(0000:{18,2a,3a,5d,9a,ab,ba,db}:00.0)
+for gpu in "${gpus[@]}"; do
+    for test in gemm-bf16 gemm-fp16 gemm-tf32 gemm-fp64 memory-bandwidth memory-pattern host-copy; do
+        echo '{"gpu":"'"$gpu"'","model":"NVIDIA H100 80GB HBM3","test":"'$test'","seconds":0.4,"values":{"right":{"compared":1000000}},"measured":{}}'
     done
 done
 "#;
     PROGRAM.replace("SECONDS", seconds)
 }
+
+/// A program in the place of railgate-rdma-selftest on one node: each device sends to itself.
+pub const RDMA_SELF_TEST: &str = r#"#!/bin/bash
+for device; do
+    echo '{"device":"'"$device"'","gbps":190.5,"bytes":67108864,"error":null}'
+done
+"#;
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use railgate_tests::cluster::{Builder, CONTROLLER, Cluster, REPORTS};
-use railgate_tests::hardware::gpu_self_test;
+use railgate_tests::hardware::{RDMA_SELF_TEST, gpu_self_test};
 use railgate_tests::poll;
 use serde_json::{Value, json};
 
@@ -188,7 +188,9 @@ fn a_node_that_fails_three_jobs_is_drained_as_a_lemon_tested_and_resumed_on_prob
         let left = "gn2: left as it is: a lemon, and gpu-self-test has no result (not run: ";
         assert!(untested.stdout.contains(left) && untested.code == 1, "{untested:?}");
         assert!(cluster.node("gn2")?.drained());
-        cluster.write("gn2", "/usr/libexec/railgate/railgate-gpu-selftest", &gpu_self_test("0"))?;
+        for (program, text) in [("gpu", gpu_self_test("0").as_str()), ("rdma", RDMA_SELF_TEST)] {
+            cluster.write("gn2", &format!("/usr/libexec/railgate/railgate-{program}-selftest"), text)?;
+        }
         let said = readmit(&[])?.ok()?;
         assert!(said.contains("gn2: fit, back in service"), "{said}");
         until_taken_in(

@@ -5,7 +5,7 @@ use super::{UnixSeconds, time};
 pub struct WaitingJob {
     /// Its id; of an array, the array's.
     pub id: u32,
-    /// Fewest nodes that it can start on.
+    /// How many nodes Slurm shows for it: of a range, the largest number.
     pub nodes: u32,
     /// Since when it could start.
     pub eligible: UnixSeconds,
@@ -36,8 +36,7 @@ pub(crate) fn waiting(text: &str) -> Result<Vec<WaitingJob>, String> {
         };
         // A job that waits for a time or for another job has no time, or one of the future.
         let Some(eligible) = time(eligible).filter(|_| WAITS.contains(&reason)) else { continue };
-        // `4-8`: it can start on four.
-        let nodes = nodes.split('-').next().and_then(|fewest| fewest.parse().ok()).unwrap_or(1);
+        let nodes = nodes.parse().unwrap_or(1);
         found.push(WaitingJob { id, nodes, eligible, partition: rest.trim().to_owned() });
     }
     Ok(found)
@@ -53,12 +52,14 @@ mod tests {
         format!("{id:<12}{nodes:<12}{eligible:<20}{reason:<24}{partition:<200}\n")
     }
 
+    /// Slurm 22.05.8 and 26.05.5 print such lines; the third job begins in an hour.
     #[test]
     fn only_jobs_that_wait_for_nodes_are_listed() {
         let then = "2026-11-21T00:59:59";
         let text = line("7", "4", then, "Resources", "gpu")
-            + &line("8", "2-8", then, "Priority", "gpu,debug")
-            + &line("9", "1", then, "Dependency", "gpu")
+            + &line("8", "2", then, "Priority", "gpu,debug")
+            + &line("9", "1", "2026-11-21T01:59:59", "BeginTime", "gpu")
+            + &line("13", "1", "N/A", "Dependency", "gpu")
             + &line("10", "1", then, "QOSMaxGRESPerUser", "gpu")
             + &line("11", "1", then, "ReqNodeNotAvail, UnavailableNodes:gn1", "gpu")
             + &line("12", "1", "N/A", "Resources", "gpu");
