@@ -16,7 +16,8 @@ use railgate_text::Printable;
 use serde::{Deserialize, Serialize};
 
 /// Runs in a child.
-pub(crate) const TASK: Task = Task::new("fleet-storage", task);
+pub(crate) const TASK: Task = Task::new(NAME, task);
+const NAME: &str = "fleet-storage";
 /// A file system that is stuck in the kernel is asked again after this time.
 const STUCK_PAUSE: Duration = Duration::from_secs(900);
 /// From this share of used space or inodes on, writes fail soon, percent.
@@ -73,7 +74,7 @@ impl Storage {
             })
             .collect();
         let call = |(_, one): &(&String, &StorageConfig)| Call {
-            task: "fleet-storage".to_owned(),
+            task: NAME.to_owned(),
             input: serde_json::to_vec(&one.path).unwrap_or_default(),
             deadline: StorageConfig::DEADLINE,
         };
