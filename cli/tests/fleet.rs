@@ -587,7 +587,7 @@ fn figures_of_an_acceptance_are_in_the_history_of_their_nodes() {
     let file = fleet.database.with_file_name("accepted.json");
     std::fs::write(&file, report(2500.0).to_string()).unwrap();
     let said = fleet.said(&["accepted", file.to_str().unwrap()]);
-    has(&said, &["accepted.json: 1 figure of 1 node, measured by 2023-11-14", "beyond a limit: n05"]);
+    has(&said, &["accepted.json: 1 figure of 1 node, from a report of 2023-11-14", "beyond a limit: n05"]);
     std::fs::write(&file, "{}").unwrap();
     let refused = fleet.run(&["accepted", file.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(2));

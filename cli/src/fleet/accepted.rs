@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use railgate_accept::{Better, Figure, Report, Value};
-use railgate_fleet::{Event, Source, What};
+use railgate_fleet::{Event, Source, What, is_node_name};
 use railgate_fleet_store::EnteredFile;
 use railgate_fsutil::read;
 use railgate_slurm::hostlist;
@@ -19,7 +19,7 @@ use crate::output::{self, Format, counted};
 const MAX_REPORT: u64 = 256 << 20;
 /// Most figures that one command enters: the file of entered events holds about as many.
 const MAX_FIGURES: usize = 40_000;
-/// Longest name of a node, of a figure, and of a part, bytes.
+/// Longest name of a run and of a figure, characters.
 const MAX_NAME: usize = 120;
 
 #[derive(Debug, clap::Args)]
@@ -40,12 +40,13 @@ pub(super) struct AcceptedArgs {
 pub(super) fn enter(database: &Path, args: &AcceptedArgs, format: Format) -> anyhow::Result<u8> {
     let shown_path = || Printable(args.report.display()).to_string();
     let bytes = read::whole_bytes(&args.report, MAX_REPORT)?;
-    let report: Report = serde_json::from_slice(&bytes).with_context(|| {
-        format!("{}: not a report of `railgate accept report --format json`", shown_path())
-    })?;
+    // Root may have to read the file, and does not parse it.
     if let Some(dir) = database.parent() {
         railgate_runner::become_owner(dir).context("the owner of the history")?;
     }
+    let report: Report = serde_json::from_slice(&bytes).with_context(|| {
+        format!("{}: not a report of `railgate accept report --format json`", shown_path())
+    })?;
     let now = railgate_runner::now();
     ensure!(report.made <= now, "{}: made in the future, at {}", shown_path(), shown(report.made));
     let events = events(&report);
@@ -71,7 +72,7 @@ pub(super) fn enter(database: &Path, args: &AcceptedArgs, format: Format) -> any
     let mut text = Lines::new();
     put!(
         text,
-        "{}: {} of {}, measured by {}",
+        "{}: {} of {}, from a report of {}",
         shown_path(),
         counted(count, "figure"),
         counted(nodes.len(), "node"),
@@ -90,15 +91,11 @@ pub(super) fn enter(database: &Path, args: &AcceptedArgs, format: Format) -> any
 }
 
 fn events(report: &Report) -> Vec<Event> {
-    let is_name = |name: &str| {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
-    };
     let mut events = Vec::new();
     for figure in &report.figures {
         let mut worst: BTreeMap<&str, &Value> = BTreeMap::new();
         // A figure of all nodes together, or of a pair, is no figure of a node.
-        for value in figure.values.iter().filter(|value| is_name(&value.node)) {
+        for value in figure.values.iter().filter(|value| is_node_name(&value.node)) {
             let known = worst.entry(&value.node).or_insert(value);
             if is_worse(figure, value.value, known.value) {
                 *known = value;

@@ -26,14 +26,8 @@ mod tests;
 pub use cause::{CAUSES, cause};
 pub use intake::Intake;
 
-use railgate_fleet::{Event, Source, What};
+use railgate_fleet::{Event, Source, What, is_node_name};
 use railgate_model::UnixMillis;
-
-/// Whether a text can be the name of a node. Others are no nodes, and would only fill lists.
-fn is_node_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !name.is_empty() && name.len() <= 64 && name.bytes().all(plain)
-}
 
 /// An event that root or SlurmUser wrote.
 fn by_root(id: String, time: UnixMillis, what: What) -> Event {

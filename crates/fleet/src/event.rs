@@ -268,6 +268,12 @@ pub enum Drainer {
     Admin,
 }
 
+/// Whether a text can be the name of a node. Others are no nodes, and would only fill lists.
+pub fn is_node_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(plain)
+}
+
 /// Kinds of [`Event`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

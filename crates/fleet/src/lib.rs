@@ -31,7 +31,7 @@ pub use blame::Blame;
 pub use cost::{Bounds, Goodput, JobCost, Loss, Lost, Share, costs, goodput, lost_by_cause};
 pub use event::{
     Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Outcome, Progress, Shared, SharedKind, Source,
-    What,
+    What, is_node_name,
 };
 pub use history::{History, Outage};
 pub use incident::{Incident, Reason};

@@ -183,15 +183,13 @@ fn unproven(past: &FindingHistory, reason: &str, snapshot: &Snapshot) -> Option<
 /// part: all self-tests must have a result. Returns why there is none.
 fn untested(reason: &str, check_run: &CheckRun) -> Option<String> {
     let verdict = &check_run.verdict;
-    let mut open = verdict.findings.iter().chain(&verdict.shadow);
-    let mut open = |is_asked: &dyn Fn(&Finding) -> bool| {
-        open.find(|one| one.severity == Severity::Unknown && is_asked(one))
-    };
+    let findings = verdict.findings.iter().chain(&verdict.shadow);
+    let mut open = findings.filter(|finding| finding.severity == Severity::Unknown);
     if LemonReason::is(reason) {
-        let self_tests = |finding: &Finding| {
+        let is_self_test = |finding: &&Finding| {
             CHECKS.iter().any(|known| known.id == finding.check && known.level >= Level::Full)
         };
-        let open = open(&self_tests)?;
+        let open = open.find(is_self_test)?;
         return Some(format!(
             "a lemon, and {} has no result ({}): repair that, or test the node by hand and use --repaired",
             open.check, open.what
@@ -201,8 +199,8 @@ fn untested(reason: &str, check_run: &CheckRun) -> Option<String> {
     if known.level < Level::Full {
         return None;
     }
-    let open =
-        open(&|finding| finding.check == known.id && (finding.part == part || finding.part.is_empty()))?;
+    let is_of_part = |finding: &&Finding| finding.part == part || finding.part.is_empty();
+    let open = open.find(|finding| finding.check == known.id && is_of_part(finding))?;
     Some(format!("{subject}: no result now ({}): test it by hand, or use --repaired", open.what))
 }
 

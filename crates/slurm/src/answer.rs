@@ -36,6 +36,17 @@ pub(crate) fn release(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// The fields of a line of `squeue -O`, and what follows them. squeue pads and cuts each field to its width.
+fn columns<const N: usize>(line: &str, widths: [usize; N]) -> ([&str; N], &str) {
+    let mut rest = line;
+    let fields = widths.map(|width| {
+        let (field, more) = rest.split_at_checked(width).unwrap_or((rest, ""));
+        rest = more;
+        field.trim_end()
+    });
+    (fields, rest)
+}
+
 /// Fields of [`numbered_steps`] for `squeue -s -O`.
 pub(crate) const STEPS_FORMAT: &str = "jobid:16,stepid:64";
 

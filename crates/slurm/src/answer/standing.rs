@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{UnixSeconds, time};
+use super::{UnixSeconds, columns, time};
 
 /// State of a job in slurmctld, from fields that users cannot write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,6 @@ pub struct JobStanding {
     pub end: Option<UnixSeconds>,
 }
 
-/// squeue pads and cuts each field to its width.
 pub(crate) const STANDING_FORMAT: &str =
     "JobID:12,State:24,RestartCnt:12,SubmitTime:20,StartTime:20,EndTime:20";
 const WIDTHS: [usize; 6] = [12, 24, 12, 20, 20, 20];
@@ -41,13 +40,7 @@ fn standing(record: &[u8], length: usize) -> Option<(u32, JobStanding)> {
     if record.len() != length || !line.is_ascii() {
         return None;
     }
-    let mut rest = line;
-    let fields = WIDTHS.map(|width| {
-        let (field, more) = rest.split_at_checked(width).unwrap_or((rest, ""));
-        rest = more;
-        field.trim_end()
-    });
-    let [id, state, restarts, submitted, start, end] = fields;
+    let ([id, state, restarts, submitted, start, end], _) = columns(line, WIDTHS);
     let is_word = !state.is_empty() && state.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     let standing = JobStanding {
         state: is_word.then(|| state.to_owned())?,

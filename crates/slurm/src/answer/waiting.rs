@@ -1,4 +1,4 @@
-use super::{UnixSeconds, time};
+use super::{UnixSeconds, columns, time};
 
 /// A job that waits for nodes, from fields that users cannot write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,6 @@ pub struct WaitingJob {
     pub partition: String,
 }
 
-/// squeue pads and cuts each field to its width.
 pub(crate) const WAITING_FORMAT: &str = "JobID:12,NumNodes:12,EligibleTime:20,Reason:24,Partition:200";
 const WIDTHS: [usize; 4] = [12, 12, 20, 24];
 /// Reasons of jobs that wait only because others use the nodes. Every other reason is of the job itself, or of a limit.
@@ -23,13 +22,7 @@ const WAITS: [&str; 2] = ["Resources", "Priority"];
 pub(crate) fn waiting(text: &str) -> Result<Vec<WaitingJob>, String> {
     let mut found = Vec::new();
     for line in text.lines() {
-        let mut rest = line;
-        let fields = WIDTHS.map(|width| {
-            let (field, more) = rest.split_at_checked(width).unwrap_or((rest, ""));
-            rest = more;
-            field.trim_end()
-        });
-        let [id, nodes, eligible, reason] = fields;
+        let ([id, nodes, eligible, reason], partition) = columns(line, WIDTHS);
         let Ok(id) = id.parse() else {
             let shown = railgate_text::clip(line, 80);
             return Err(format!("'{shown}' is not an id, nodes, time and reason of a job"));
@@ -37,7 +30,7 @@ pub(crate) fn waiting(text: &str) -> Result<Vec<WaitingJob>, String> {
         // A job that waits for a time or for another job has no time, or one of the future.
         let Some(eligible) = time(eligible).filter(|_| WAITS.contains(&reason)) else { continue };
         let nodes = nodes.parse().unwrap_or(1);
-        found.push(WaitingJob { id, nodes, eligible, partition: rest.trim().to_owned() });
+        found.push(WaitingJob { id, nodes, eligible, partition: partition.trim().to_owned() });
     }
     Ok(found)
 }
