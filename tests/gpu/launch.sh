@@ -74,7 +74,7 @@ if wanted killed; then
     sleep 5
     kill -9 "$(rank_1 killed)" || failed+=("killed: no process of rank 1")
     end_of killed "$id" 60
-    has killed 'start 0 ended after'
+    has killed 'start 0 ended after .* first error: torchrun: local rank 1 \(pid [0-9]+\) was ended by SIGKILL'
     if grep -q 'start 1 ' "$work/killed.log"; then failed+=("killed: the program's own end was started again"); else ok "killed: not started again"; fi
 fi
 if wanted stopped; then

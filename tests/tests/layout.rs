@@ -102,7 +102,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "joblog",
-        &["node-report", "text"],
+        &["model", "node-report", "text"],
         "`joblog` is pure: bytes of a log in, the first error out, as it stands beside a node report",
     ),
     (

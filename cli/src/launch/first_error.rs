@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
-use railgate_joblog::{Kind, Log as JobLog, first_error};
+use railgate_joblog::{Log as JobLog, first_error};
 
 use super::start::Ended;
 
@@ -41,8 +41,8 @@ impl Log {
 pub(crate) fn of(ended: &Ended) -> Option<String> {
     let (bytes, cut) = ended.log.as_ref()?.read()?;
     let first = first_error(&[JobLog { bytes: &bytes, rank: None, cut }], u32::MAX).first?;
-    // That a process ended is known already.
-    if first.rule.kind == Kind::Exit {
+    // srun's line has only the exit code of the task, which launch prints as well.
+    if first.rule.id == "srun-task" {
         return None;
     }
     let rank = first.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::line::{self, Line, Moment, Numbered};
 use crate::rules::{self, Kind, Rule};
 use crate::traceback::{self, Place, Step, Traceback};
-use crate::{Log, mask};
+use crate::{Log, launcher, mask};
 
 /// An error in a log.
 #[derive(Clone, Debug)]
@@ -360,9 +360,12 @@ fn rank_in(text: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// A message as it is shown: without its moment, credentials masked, in one line; one that is cut ends with `…`.
+/// A message as it is shown: a launcher's in plain words, credentials masked, in one line; one that is cut ends with `…`.
 pub(crate) fn shown(text: &str) -> String {
     const MOST: usize = 300;
+    if let Some(plain) = launcher::plain(text) {
+        return plain;
+    }
     let masked = mask::mask(text.trim());
     let masked = masked.trim();
     let kept = if masked.chars().count() > MOST { MOST - 1 } else { MOST };

@@ -5,6 +5,7 @@
 
 mod choose;
 mod events;
+mod launcher;
 mod line;
 mod mask;
 mod rules;

@@ -107,6 +107,29 @@ fn a_spare_takes_the_place_of_a_node_whose_gpu_is_lost() -> Result<()> {
     })
 }
 
+/// Two leaf switches, of which neighbours in Slurm's order never share one.
+const TWO_LEAFS: &str = "SwitchName=odd Nodes=gn[1,3,5,7]\nSwitchName=even Nodes=gn[2,4,6,8]\nSwitchName=spine Switches=odd,even\n";
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
+fn ranks_of_eight_nodes_follow_the_leafs_and_a_spare_of_the_same_leaf_is_taken() -> Result<()> {
+    let builder = Builder::new(8).file("/etc/slurm/topology.conf", TWO_LEAFS);
+    builder.slurm_conf("TopologyPlugin", "topology/tree").test(|cluster| {
+        let job = launch(cluster, &["-N8"], "--spares 2")?;
+        begun(cluster, 0, 6)?;
+        cluster.hardware("gn4")?.inject("gpu-lost@3")?;
+        does(cluster, 5, 0, "exit 1")?;
+        go(cluster, 0)?;
+        begun(cluster, 1, 6)?;
+        go(cluster, 1)?;
+        ended(cluster, job, "COMPLETED")?;
+        let log = log(cluster);
+        assert_eq!(places(&log, 0), on(&["gn1", "gn3", "gn5", "gn7", "gn2", "gn4"]), "{log}");
+        assert_eq!(places(&log, 1), on(&["gn1", "gn3", "gn5", "gn7", "gn2", "gn6"]), "{log}");
+        Ok(())
+    })
+}
+
 /// The prolog has found the node fit, and its first step finds the fault.
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
@@ -263,6 +286,27 @@ fn a_program_that_fails_on_fit_nodes_is_not_started_again() -> Result<()> {
 
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
+fn a_rank_that_leaves_with_0_is_no_fault_of_a_node() -> Result<()> {
+    Builder::new(3).test(|cluster| {
+        let job = launch(cluster, &["-N3"], "--spares 1 --retry-unknown 1")?;
+        begun(cluster, 0, 2)?;
+        does(cluster, 1, 0, "exit 0")?;
+        // As its watchdog ends a rank whose peer does not answer.
+        does(cluster, 0, 0, "sleep 5; exit 6")?;
+        go(cluster, 0)?;
+        ended(cluster, job, "FAILED")?;
+        let log = log(cluster);
+        assert!(log.contains("with exit code 6: all nodes are fit: the program's own error"), "{log}");
+        assert!(places(&log, 1).is_empty(), "{log}");
+        for node in cluster.nodes() {
+            assert_eq!(cluster.node(node)?.reason(), "", "{node}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+#[ignore = "needs root and Slurm: cargo xtask test"]
 fn two_faults_use_two_spares_and_a_third_ends_the_job() -> Result<()> {
     Builder::new(4).test(|cluster| {
         let job = launch(cluster, &["-N4"], "--spares 2")?;
@@ -290,13 +334,22 @@ fn two_faults_use_two_spares_and_a_third_ends_the_job() -> Result<()> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_job_that_slurm_or_its_owner_ends_is_not_started_again() -> Result<()> {
-    Builder::new(2).test(|cluster| {
-        for (limit, state) in [("10", "CANCELLED"), ("1", "TIMEOUT")] {
+    let builder = Builder::new(2)
+        .slurm_conf("PreemptType", "preempt/partition_prio")
+        .slurm_conf("PreemptMode", "CANCEL")
+        .slurm_conf("PartitionName=urgent Nodes", "ALL PriorityTier=10");
+    builder.test(|cluster| {
+        for (limit, state) in [("10", "CANCELLED"), ("1", "TIMEOUT"), ("10", "PREEMPTED")] {
             cluster.root().run(&["sh", "-c", "rm -f /shared/begun.* /home/rgalice/log"])?.ok()?;
             let job = launch(cluster, &["-N2", "-t", limit], "--spares 1 --retry-unknown 3")?;
             begun(cluster, 0, 1)?;
-            if state == "CANCELLED" {
-                cluster.alice().run(&["scancel", &job.to_string()])?.ok()?;
+            match state {
+                "CANCELLED" => drop(cluster.alice().run(&["scancel", &job.to_string()])?.ok()?),
+                "PREEMPTED" => {
+                    let urgent = ["-p", "urgent", "-w", "gn2", "--gres=gpu:8", "-o", "/dev/null"];
+                    cluster.bob().sbatch(&urgent, "true")?;
+                }
+                _ => {}
             }
             cluster.wait_job(job, &[state], 4 * MINUTE).with_context(|| log(cluster))?;
             let log = log(cluster);
