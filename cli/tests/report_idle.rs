@@ -6,10 +6,8 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
-use railgate_model::{Allocation, Job};
 use railgate_node_report::NodeReport;
-use railgate_node_report::usage::format::{Head, HeadGpu, Record};
-use railgate_node_report::usage::{GpuField, GpuFigures, Sample, Values, summarize};
+use railgate_node_report::testing::running_for_an_hour;
 use serde_json::Value;
 
 const HOUR: u64 = 3_600_000;
@@ -30,38 +28,14 @@ impl Place {
 
     /// A running job with one GPU, which was busy for this share of an hour, in percent of each minute.
     fn job(&self, id: u32, uid: u32, busy: f64) {
-        let start = railgate_runner::now() - HOUR;
-        let job = Job {
-            id,
-            uid,
-            gid: uid,
-            user: "mallory".to_owned(),
-            restarts: 0,
-            nodelist: "n1".to_owned(),
-            het_leader: None,
-            allocation: Allocation::NoGpus,
-            partition: "gpu".to_owned(),
-        };
-        let mut part = NodeReport::new("alpha", "n1", job, 0, start);
-        let gpu = HeadGpu { uuid: "GPU-1".to_owned(), model: "NVIDIA H200".to_owned(), ..HeadGpu::default() };
-        let mut stream = Vec::new();
-        Record::Head(Head { start, gpus: vec![gpu], ..Head::new("n1", id, 0) }).write(&mut stream).unwrap();
-        for minute in 0..60 {
-            let mut values = Values::default();
-            values.put(GpuField::Graphics, Some(busy));
-            let start = start + minute * 60_000;
-            let sample = Sample { start, seconds: 60.0, folded: 1, gpus: vec![values], ..Sample::default() };
-            Record::Sample(sample).write(&mut stream).unwrap();
-        }
-        part.usage = summarize(&[&stream], start + HOUR, &GpuFigures::default());
+        let part = running_for_an_hour(id, uid, railgate_runner::now() - HOUR, busy);
         let attempt = self.0.path().join(format!("reports/alpha/{id}/0"));
         fs::create_dir_all(&attempt).unwrap();
         fs::write(
             attempt.join("n1.json"),
-            serde_json::to_vec(&NodeReport { usage: None, ..part.clone() }).unwrap(),
+            serde_json::to_vec(&NodeReport { usage: None, as_of: None, ..part.clone() }).unwrap(),
         )
         .unwrap();
-        part.as_of = Some(start + HOUR);
         fs::write(attempt.join("n1.live"), serde_json::to_vec(&part).unwrap()).unwrap();
         if is_root() {
             for path in

@@ -9,10 +9,12 @@
 mod alerts;
 mod conditions;
 mod figures;
+mod idle;
 mod lemons;
 mod pass;
 mod places;
 mod queue;
+mod reading;
 mod signals;
 mod storage;
 

@@ -15,6 +15,7 @@ use railgate_slurm::{Appended, NodeState};
 use railgate_store::{Scanned, scan};
 use railgate_text::Printable;
 
+use crate::idle::IdleGpus;
 use crate::lemons::LemonDrains;
 use crate::places::Site;
 use crate::queue::Queue;
@@ -43,6 +44,7 @@ pub(crate) struct Desk {
     lemons: LemonDrains,
     metrics: Metrics,
     queue: Queue,
+    idle: IdleGpus,
     storage: Storage,
     /// The reservation that each node is in, by the last answer of slurmctld.
     reservations: BTreeMap<String, String>,
@@ -132,6 +134,7 @@ impl Desk {
             lemons: LemonDrains::default(),
             metrics: Metrics::default(),
             queue: Queue::default(),
+            idle: IdleGpus::default(),
             storage: Storage::default(),
             reservations: BTreeMap::new(),
             entered: 0,
@@ -152,7 +155,9 @@ impl Desk {
         let Site { config, client, .. } = &self.site;
         conditions.extend(self.storage.conditions(&config.fleet.storage));
         conditions.extend_from_slice(self.queue.conditions(&config.fleet, client, now));
-        let complete = judged && passed.is_some_and(Passed::is_complete) && self.queue.is_known();
+        conditions.extend_from_slice(self.idle.conditions(config, || self.site.cluster(), now));
+        let is_known = self.queue.is_known() && self.idle.is_known();
+        let complete = judged && passed.is_some_and(Passed::is_complete) && is_known;
         for condition in &mut conditions {
             condition.add_reservations(&self.reservations);
         }

@@ -1,59 +1,41 @@
 //! Watches how long jobs wait for nodes (`[fleet] queue_wait`).
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use railgate_alerts::{Condition, Priority};
 use railgate_model::UnixMillis;
 use railgate_runner::FleetConfig;
 use railgate_slurm::{Client, WaitingJob};
 
+use crate::reading::{Reading, hours, listed};
+
 /// Interval of the readings: the list of a long queue is work for slurmctld.
 const EVERY: Duration = Duration::from_secs(600);
-/// Most jobs that are listed.
-const LISTED: usize = 5;
 
 /// The queue as of the last reading.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    conditions: Vec<Condition>,
-    next: Option<Instant>,
-    /// Why it could not be read: logged once while it holds.
-    problem: Option<String>,
-}
+pub(crate) struct Queue(Reading);
 
 impl Queue {
     /// Reads the queue if that is due. Returns one condition, P2, of each partition in which a job waits longer than the site wants.
-    /// If it cannot be read, the conditions of the last answer are returned, and it is read again the next time.
     pub(crate) fn conditions(
         &mut self,
         config: &FleetConfig,
         client: &Client,
         now: UnixMillis,
     ) -> &[Condition] {
-        if config.queue_wait.is_zero() || self.next.is_some_and(|next| Instant::now() < next) {
-            return &self.conditions;
+        if config.queue_wait.is_zero() {
+            return &[];
         }
-        match client.waiting_jobs() {
-            Ok(jobs) => {
-                self.conditions = conditions(&jobs, config.queue_wait, now);
-                self.problem = None;
-                self.next = Some(Instant::now() + EVERY);
-            }
-            Err(why) => {
-                let why = why.to_string();
-                if self.problem.as_ref() != Some(&why) {
-                    tracing::warn!("queue: could not tell how long jobs wait: {why}");
-                }
-                self.problem = Some(why);
-            }
-        }
-        &self.conditions
+        self.0.conditions(EVERY, "queue: could not tell how long jobs wait", || {
+            let jobs = client.waiting_jobs().map_err(|why| why.to_string())?;
+            Ok(conditions(&jobs, config.queue_wait, now))
+        })
     }
 
-    /// Whether the last reading had an answer. Without one, a missing condition may last.
     pub(crate) fn is_known(&self) -> bool {
-        self.problem.is_none()
+        self.0.is_known()
     }
 }
 
@@ -65,34 +47,22 @@ fn conditions(jobs: &[WaitingJob], most: Duration, now: UnixMillis) -> Vec<Condi
     }
     let condition = |(partition, mut jobs): (&str, Vec<&WaitingJob>)| {
         jobs.sort_by_key(|job| (job.eligible, job.id));
-        let one = |job: &&&WaitingJob| {
+        let one = |job: &&WaitingJob| {
             let nodes = if job.nodes == 1 { "node" } else { "nodes" };
             format!("{} ({} {nodes}, {})", job.id, job.nodes, hours(waited(job)))
         };
-        let mut listed: Vec<String> = jobs.iter().take(LISTED).map(|job| one(&job)).collect();
-        if jobs.len() > LISTED {
-            listed.push(format!("{} more", jobs.len() - LISTED));
-        }
         let first = jobs.first().map_or(0, |job| job.eligible);
         Condition {
             key: format!("queue/{partition}"),
             priority: Priority::P2,
             title: format!("jobs in partition {partition} have waited longer than {} for nodes", hours(most)),
-            details: format!("Jobs: {}.", listed.join(", ")),
+            details: listed(&jobs, one),
             check: None,
             nodes: BTreeMap::new(),
             since: Some(first.saturating_add(most.as_secs()).saturating_mul(1000)),
         }
     };
     late.into_iter().map(condition).collect()
-}
-
-/// `26 h`; below an hour in minutes.
-fn hours(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 0..3600 => format!("{} min", seconds / 60),
-        seconds => format!("{} h", seconds / 3600),
-    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use railgate_fleet::{Event, Source, What};
 use railgate_fleet_store::Writer;
+use railgate_node_report::testing::running_for_an_hour;
 use railgate_runner::{NewSilence, SilenceFile};
 use serde_json::Value;
 use sinks::{Reply, Request, Server, ok};
@@ -413,4 +414,46 @@ fn a_long_wait_in_the_queue_and_a_file_system_that_is_not_mounted_are_messages()
         place.once();
     }
     assert!(entries(&server.last()).contains(&entry("resolved", "queue/gpu")));
+}
+
+#[test]
+fn a_running_job_whose_gpus_are_idle_is_a_message_until_it_works() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    let path = place.at("railgate.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("[fleet]\n", "[fleet]\nidle_gpus = '30m'\n")).unwrap();
+    let report = |job: u32, busy: f64| {
+        const HOUR: u64 = 3_600_000;
+        let owner = nix::unistd::geteuid().as_raw();
+        let part = running_for_an_hour(job, owner, railgate_runner::now() - HOUR, busy);
+        let attempt = place.at(&format!("reports/alpha/{job}/0"));
+        fs::create_dir_all(&attempt).unwrap();
+        fs::write(attempt.join("n1.live"), serde_json::to_vec(&part).unwrap()).unwrap();
+    };
+    report(7, 0.0);
+    report(8, 90.0);
+    place.once();
+    assert_eq!(entries(&server.last()), [entry("new", "idle-gpus")], "{}", server.last().json());
+    let message = server.last().json().to_string();
+    assert!(message.contains("Jobs: 7 (1 GPU, 1 h). `railgate report --idle`"), "{message}");
+
+    // Without an answer nothing ends.
+    let hidden = place.at("hidden");
+    fs::rename(place.at("reports"), &hidden).unwrap();
+    fs::write(place.at("reports"), "").unwrap();
+    for _ in 0..2 {
+        pass(&place, 4);
+        place.run(&["once"]);
+    }
+    assert_eq!(server.count(), 1, "{}", server.last().json());
+    fs::remove_file(place.at("reports")).unwrap();
+    fs::rename(&hidden, place.at("reports")).unwrap();
+    report(7, 90.0);
+    for _ in 0..2 {
+        pass(&place, 6);
+        place.once();
+    }
+    assert_eq!(entries(&server.last()), [entry("resolved", "idle-gpus")], "{}", server.last().json());
 }

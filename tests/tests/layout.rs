@@ -239,6 +239,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "fsutil",
             "metrics",
             "model",
+            "report",
             "runner",
             "slurm",
             "store",

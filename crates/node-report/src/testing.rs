@@ -4,10 +4,12 @@
 
 use railgate_model::{
     Action, Allocation, Class, Finding, Fitness, GpuId, Job, JobRequest, KernelLog, KernelMark, Part, Phase,
-    Port, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, Verdict,
+    Port, Rail, RailGpu, RailMap, Reading, Setting, Severity, Snapshot, UnixMillis, Verdict,
 };
 
 use crate::comm::Collective;
+use crate::usage::format::{Head, HeadGpu, Record};
+use crate::usage::{GpuField, GpuFigures, Sample, Values, summarize};
 use crate::{
     Act, ActKind, Budget, Decision, DecisionKind, DecisionNode, Exit, GateRun, NodeReport, Options, RunGpus,
     SetBy, StatsConfig, StepEnv, StepSetting, Window, evidence, gpu_uses, kernel_events, port_uses,
@@ -288,4 +290,36 @@ pub fn evil_transport(text: &str) -> crate::Transport {
         why: text.to_owned(),
         cause: Some(text.to_owned()),
     }
+}
+
+/// Node `n1` of a running job with one GPU, an hour after `start`: busy for this share of each minute, percent.
+pub fn running_for_an_hour(id: u32, uid: u32, start: UnixMillis, busy: f64) -> NodeReport {
+    const MINUTE: UnixMillis = 60_000;
+    let job = Job {
+        id,
+        uid,
+        gid: uid,
+        user: "mallory".to_owned(),
+        restarts: 0,
+        nodelist: "n1".to_owned(),
+        het_leader: None,
+        allocation: Allocation::NoGpus,
+        partition: "gpu".to_owned(),
+    };
+    let mut part = NodeReport::new("alpha", "n1", job, 0, start);
+    let gpu = HeadGpu { uuid: "GPU-1".to_owned(), model: "NVIDIA H200".to_owned(), ..HeadGpu::default() };
+    let head = Head { start, gpus: vec![gpu], ..Head::new("n1", id, 0) };
+    let mut stream = Vec::new();
+    Record::Head(head).write(&mut stream).unwrap();
+    for minute in 0..60 {
+        let mut values = Values::default();
+        values.put(GpuField::Graphics, Some(busy));
+        let start = start + minute * MINUTE;
+        let sample = Sample { start, seconds: 60.0, folded: 1, gpus: vec![values], ..Sample::default() };
+        Record::Sample(sample).write(&mut stream).unwrap();
+    }
+    let now = start + 60 * MINUTE;
+    part.usage = summarize(&[&stream], now, &GpuFigures::default());
+    part.as_of = Some(now);
+    part
 }

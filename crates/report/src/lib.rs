@@ -7,6 +7,7 @@ mod clocks;
 mod exits;
 mod first_error;
 mod html;
+mod idle;
 mod job_report;
 mod json;
 mod load;
@@ -24,6 +25,7 @@ const MOST_STARTS: usize = 20;
 
 pub use first_error::FirstError;
 pub use html::{answer_html, html, html_with, redacted_html};
+pub use idle::{IdleJob, IdleJobs, IdleQuery, IdleState, idle_jobs};
 pub use job_report::{Attempt, JobReport, Missing};
 pub use json::json;
 pub use load::{load, load_known};

@@ -24,6 +24,9 @@ pub struct FleetConfig {
     /// An alert begins when a job has waited this long for nodes. Zero: the queue is not read.
     #[serde(with = "duration_text")]
     pub queue_wait: Duration,
+    /// An alert begins when all GPUs of a running job have been idle for this long. Zero: the reports are not read for it.
+    #[serde(with = "duration_text")]
+    pub idle_gpus: Duration,
     /// File systems of the site that are watched, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub storage: BTreeMap<String, StorageConfig>,
@@ -111,6 +114,7 @@ impl Default for FleetConfig {
             lemons: Lemons::Propose,
             max_lemons: 2,
             queue_wait: Duration::ZERO,
+            idle_gpus: Duration::ZERO,
             storage: BTreeMap::new(),
             cluster: None,
             leaf: BTreeMap::new(),
@@ -127,8 +131,8 @@ impl Default for FleetConfig {
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(240));
 /// The judgement needs the last 28 days.
 const DAYS: (u32, u32) = (28, 3650);
-/// Limits of [`FleetConfig::queue_wait`], if it is not zero.
-const QUEUE_WAIT: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30 * 86_400));
+/// Limits of [`FleetConfig::queue_wait`] and [`FleetConfig::idle_gpus`], if they are not zero.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30 * 86_400));
 /// Most file systems that are watched.
 const MOST_STORAGE: usize = 20;
 /// Highest value of [`FleetConfig::max_lemons`].
@@ -174,10 +178,12 @@ impl FleetConfig {
             let given = self.max_lemons;
             problems.push(format!("fleet.max_lemons: {given} is not within 1 to {MOST_LEMONS}"));
         }
-        let (least, most) = QUEUE_WAIT;
-        if !self.queue_wait.is_zero() && !(least..=most).contains(&self.queue_wait) {
-            let [is, least, most] = [self.queue_wait, least, most].map(humantime::format_duration);
-            problems.push(format!("fleet.queue_wait: {is} is not within {least} to {most}; 0s: never"));
+        for (key, value) in [("queue_wait", self.queue_wait), ("idle_gpus", self.idle_gpus)] {
+            let (least, most) = PATIENCE;
+            if !value.is_zero() && !(least..=most).contains(&value) {
+                let [is, least, most] = [value, least, most].map(humantime::format_duration);
+                problems.push(format!("fleet.{key}: {is} is not within {least} to {most}; 0s: never"));
+            }
         }
         if self.storage.len() > MOST_STORAGE {
             problems.push(format!("fleet.storage: more than {MOST_STORAGE}"));
@@ -215,6 +221,7 @@ mod tests {
             retention_days: 1,
             max_lemons: 0,
             queue_wait: Duration::from_secs(5),
+            idle_gpus: Duration::from_secs(31 * 86_400),
             storage: BTreeMap::from([(
                 "scratch".to_owned(),
                 StorageConfig { path: PathBuf::from("scratch"), full: 100, slow: Duration::from_secs(10) },
@@ -231,6 +238,7 @@ mod tests {
             "fleet.retention_days",
             "fleet.max_lemons",
             "fleet.queue_wait",
+            "fleet.idle_gpus",
             "fleet.storage.scratch.path",
             "fleet.storage.scratch.full",
             "fleet.storage.scratch.slow",
