@@ -73,12 +73,16 @@ fn each_task_of_an_array_has_spares_and_starts_of_its_own() -> Result<()> {
     })
 }
 
-/// The node on which a rank of the first start runs.
+/// The node on which a rank of the first start runs. Its line comes through srun, and so later than the file that it makes.
 fn node_of(cluster: &Cluster, name: &str, rank: u32) -> Result<String> {
-    let text = log(cluster, &format!("log.{name}"));
+    let text = || log(cluster, &format!("log.{name}"));
     let begins = format!("start 0 rank {rank} on ");
-    let node = text.lines().find_map(|line| line.strip_prefix(&begins)?.split(' ').next());
-    Ok(node.with_context(|| format!("rank {rank} of {name}: {text}"))?.to_owned())
+    poll::until(MINUTE, &format!("the line of rank {rank} of {name}"), || {
+        let text = text();
+        let node = text.lines().find_map(|line| line.strip_prefix(&begins)?.split(' ').next());
+        Ok(node.map(str::to_owned))
+    })
+    .with_context(text)
 }
 
 /// One of the tasks has the id of the whole array, and no task waits for the steps of another one.
