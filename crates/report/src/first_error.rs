@@ -3,6 +3,8 @@
 //! An error text is the job's own claim. Where it points at hardware it is compared with what the gate found, and is never
 //! evidence against a node.
 
+use std::collections::BTreeSet;
+
 use railgate_joblog::{EXCEPTION, Hardware, Kind, Rule, rule};
 use railgate_node_report::plain::plain;
 use railgate_node_report::{JobLog, LogError};
@@ -63,7 +65,9 @@ pub(crate) fn first_error(attempt: &Attempt, logs: &[JobLog]) -> Option<FirstErr
     let row = rule(&first.rule).unwrap_or(EXCEPTION);
     let others = known().filter(|(other, _)| other.node != log.node);
     let consequences: u64 = of_attempt().map(|log| log.found.consequences).sum();
-    let followed = others.clone().count() > 0 || consequences > 0;
+    // A launcher's own lines follow as well from the end of the only rank.
+    let ranks: BTreeSet<u32> = attempt.nodes.iter().flat_map(|node| node.ranks.iter().copied()).collect();
+    let followed = ranks.len() != 1 && (others.clone().count() > 0 || consequences > 0);
     let later = others.filter_map(|(_, other)| {
         let apart = other.when? - first.when?;
         (first.exact && other.exact && apart >= 0.0).then_some(apart)

@@ -72,6 +72,16 @@ fn a_message_that_was_cut_ends_with_an_ellipsis() {
 }
 
 #[test]
+fn no_other_rank_follows_the_only_one() {
+    let mut alone = nodes(256);
+    alone.truncate(1);
+    let report = merged(alone, vec![log("n1", error("torchrun-failed", "torchrun: x", 0), 3)], "FAILED");
+    assert_eq!(report.first_error.unwrap().what, "rank 0 on n1: torchrun: x");
+    let report = merged(nodes(256), vec![log("n1", error("torchrun-failed", "torchrun: x", 0), 3)], "FAILED");
+    assert_eq!(report.first_error.unwrap().what, "rank 0 on n1: torchrun: x; other ranks followed");
+}
+
+#[test]
 fn the_first_error_is_in_every_format_of_a_failed_job() {
     let mut bare = nodes(256);
     for node in &mut bare {
