@@ -61,8 +61,13 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         "`fleet-store` keeps the events of a fleet in one file, and judges nothing (decision 0015)",
     ),
     (
+        "http",
+        &["fsutil", "text"],
+        "`http` sends requests and keeps secrets out of texts, and knows no service",
+    ),
+    (
         "alert-sinks",
-        &["alerts", "fsutil", "model", "text"],
+        &["alerts", "fsutil", "http", "model", "text"],
         "`alert-sinks` sends messages and keeps their state: it decides nothing about them (decision 0017)",
     ),
     ("nhc", &["text"], "`nhc` is pure: bytes of another tool's configuration in, files as bytes out"),
@@ -237,6 +242,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
             "fleet-intake",
             "fleet-store",
             "fsutil",
+            "http",
             "metrics",
             "model",
             "report",

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use railgate_alerts::Outcome;
+use railgate_http::Answer;
 use railgate_text::printable_bytes;
-
-use crate::http::Answer;
 
 /// Longest part of an answer in the text of a problem, bytes.
 const SHOWN: usize = 200;

@@ -7,7 +7,7 @@
 //! **An answer of 200 is not enough.** WeCom, DingTalk and Feishu report refusals in the body. An unknown
 //! answer does not count as accepted.
 //!
-//! **Secrets.** They come from files of root that others cannot read ([`Secret`]). No error and no `Debug` contains them, also where a
+//! **Secrets.** They come from files of root that others cannot read ([`Secret`](railgate_http::Secret)). No error and no `Debug` contains them, also where a
 //! server repeats one in its answer.
 //!
 //! **Limits.** One deadline for all of a request, from the name to the last byte of the answer; 64 KiB of an answer; no redirects.
@@ -15,15 +15,12 @@
 mod alertmanager;
 mod answer;
 mod delivery;
-mod http;
 mod mail;
 mod robots;
-mod secret;
 mod sink;
 mod state_file;
 mod webhook;
 
 pub use delivery::{Deliver, Delivered, Keep, deliver};
-pub use secret::{Secret, SecretError};
 pub use sink::{Sink, SinkError, Sinks};
 pub use state_file::{Opened, StateFile, StateFileError};

@@ -8,14 +8,13 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use railgate_alerts::{Message, Outcome};
+use railgate_http::{Answer, Secret};
 use railgate_model::UnixMillis;
 use railgate_text::clip;
 use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::answer::{by_status, later, rejected};
-use crate::http::Answer;
-use crate::secret::Secret;
 
 /// Longest text of WeCom, bytes.
 const WECOM: usize = 2048;

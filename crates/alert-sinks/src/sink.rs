@@ -1,17 +1,17 @@
 use std::collections::BTreeMap;
 
 use railgate_alerts::{AlertsConfig, Message, MessageKind, Outcome, SinkConfig, SinkKind};
+use railgate_http::{Address, Answer, Http, HttpConfig, OpenError, Peer, Secret};
 use railgate_model::UnixMillis;
 use railgate_text::Printable;
-use ureq::http::Uri;
 
 use crate::answer::{by_status, later};
 use crate::delivery::Deliver;
-use crate::http::{Answer, Http};
 use crate::mail::{Mailer, program};
-use crate::secret::Secret;
 use crate::{alertmanager, robots, webhook};
 
+/// Most bytes of an answer.
+const MAX_ANSWER: u64 = 64 << 10;
 /// Path of Alertmanager's API.
 const ALERTMANAGER: &str = "/api/v2/alerts";
 
@@ -66,22 +66,6 @@ impl Deliver for Sinks {
     }
 }
 
-/// The host of a robot's address must be proved by TLS, unless it is this machine. `internal`: services of the site may use HTTP.
-fn checked_url(url: &Secret, internal: bool) -> Result<bool, String> {
-    let wrong = || "is not an address like https://host/path".to_owned();
-    let uri: Uri = url.reveal().parse().map_err(|_| wrong())?;
-    let host = uri.host().ok_or_else(wrong)?;
-    let is_local = matches!(host, "localhost" | "[::1]") || host.starts_with("127.");
-    match uri.scheme_str() {
-        Some("https") => Ok(true),
-        Some("http") if internal || is_local => Ok(false),
-        Some("http") => {
-            Err("begins with http://, which would show the token to the network: use https://".to_owned())
-        }
-        _ => Err(wrong()),
-    }
-}
-
 impl Sink {
     /// Opens the receiver `[alerts.sinks.NAME]`.
     ///
@@ -103,11 +87,23 @@ impl Sink {
             (None, Some(url)) => ("url", Secret::new(url)),
             (None, None) => return Err(SinkError::new(at("url_file"), "is missing")),
         };
-        let internal = matches!(sink.kind, SinkKind::Alertmanager | SinkKind::Webhook);
-        let tls = checked_url(&url, internal).map_err(|why| SinkError::new(at(key), why))?;
+        let peer = match sink.kind {
+            SinkKind::Alertmanager | SinkKind::Webhook => Peer::Internal,
+            _ => Peer::Proved,
+        };
+        let address = Address::of(url.reveal(), peer).map_err(|why| SinkError::new(at(key), why))?;
         let secret = sink.secret_file.as_deref().map(Secret::read).transpose();
         let secret = secret.map_err(|why| SinkError::new(at("secret_file"), why.to_string()))?;
-        let http = Http::open(config, tls)?;
+        let http = HttpConfig {
+            deadline: config.deadline,
+            most: MAX_ANSWER,
+            ca_file: config.ca_file.as_deref(),
+            proxy: config.proxy.as_deref(),
+        };
+        let http = Http::open(&http, address).map_err(|why| {
+            let key = if why == OpenError::Proxy { "alerts.proxy" } else { "alerts.ca_file" };
+            SinkError::new(key, why.to_string())
+        })?;
         Ok(Sink(Way::Http { kind: sink.kind, http, url, secret, template: sink.template.clone() }))
     }
 

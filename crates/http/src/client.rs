@@ -1,18 +1,14 @@
-//! One POST, within limits.
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use railgate_alerts::AlertsConfig;
 use railgate_fsutil::read;
+use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Error, Proxy};
+use ureq::{Agent, Body, Error, Proxy};
 
-use crate::sink::SinkError;
+use crate::Address;
 
-/// Most bytes of an answer.
-const MAX_ANSWER: u64 = 64 << 10;
 /// Most bytes of an answer's header.
 const MAX_HEADER: usize = 16 << 10;
 /// Most bytes of the file of certificates.
@@ -22,36 +18,68 @@ const MAX_CERTIFICATES: u64 = 16 << 20;
 const SYSTEM_CERTIFICATES: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
+/// Limits and certificates of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpConfig<'a> {
+    /// For all of a request: connection, request and answer.
+    pub deadline: Duration,
+    /// Most bytes of an answer.
+    pub most: u64,
+    /// Certificates of authorities, PEM; `None`: those of the system.
+    pub ca_file: Option<&'a Path>,
+    /// `http://proxy:3128`; `None`: no proxy. The environment's variables are not used.
+    pub proxy: Option<&'a str>,
+}
+
+/// Why a client cannot be made. The texts follow the name of a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The certificates cannot be read.
+    #[error("{0}")]
+    Certificates(String),
+    /// The proxy's address is not valid.
+    #[error("is not the address of a proxy")]
+    Proxy,
+}
+
 /// An HTTP client with a deadline.
 #[derive(Clone, Debug)]
-pub(crate) struct Http {
+pub struct Http {
     agent: Agent,
+    most: u64,
 }
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
     /// `Retry-After`, in seconds.
-    pub(crate) wait: Option<Duration>,
+    pub wait: Option<Duration>,
     /// `None`: it did not arrive completely within the limits.
-    pub(crate) body: Option<Vec<u8>>,
+    pub body: Option<Vec<u8>>,
 }
 
 /// There is no answer. The text contains no address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NoAnswer(pub(crate) String);
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoAnswer(pub String);
 
 impl Http {
-    /// A client as the configuration describes it. The certificates are read if `tls` is set.
-    pub(crate) fn open(config: &AlertsConfig, tls: bool) -> Result<Http, SinkError> {
-        let certificates = if tls { certificates(config.ca_file.as_deref())? } else { Vec::new() };
+    /// Makes a client for addresses of this kind. The certificates are read for [`Address::Tls`].
+    ///
+    /// # Errors
+    /// A certificate cannot be read, or the proxy's address is not valid.
+    pub fn open(config: &HttpConfig<'_>, address: Address) -> Result<Http, OpenError> {
+        let certificates = match address {
+            Address::Tls => certificates(config.ca_file).map_err(OpenError::Certificates)?,
+            Address::Plain => Vec::new(),
+        };
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::Specific(Arc::new(certificates)))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
-        let proxy = config.proxy.as_deref().map(Proxy::new).transpose();
-        let proxy = proxy.map_err(|_| SinkError::new("alerts.proxy", "is not the address of a proxy"))?;
+        let proxy = config.proxy.map(Proxy::new).transpose().map_err(|_| OpenError::Proxy)?;
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -66,20 +94,39 @@ impl Http {
             .user_agent(concat!("railgate/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Ok(Http { agent })
+        Ok(Http { agent, most: config.most })
     }
 
-    /// Posts a body.
-    pub(crate) fn post(&self, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, NoAnswer> {
+    /// Posts JSON.
+    ///
+    /// # Errors
+    /// No answer within the limits.
+    pub fn post(&self, url: &str, headers: &[(&str, &str)], json: &[u8]) -> Result<Answer, NoAnswer> {
         let mut request = self.agent.post(url).header("Content-Type", "application/json; charset=utf-8");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let mut response = request.send(body).map_err(|why| NoAnswer(words(&why)))?;
+        self.answer(request.send(json))
+    }
+
+    /// Gets a document.
+    ///
+    /// # Errors
+    /// No answer within the limits.
+    pub fn get(&self, url: &str, headers: &[(&str, &str)]) -> Result<Answer, NoAnswer> {
+        let mut request = self.agent.get(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.answer(request.call())
+    }
+
+    fn answer(&self, sent: Result<Response<Body>, Error>) -> Result<Answer, NoAnswer> {
+        let mut response = sent.map_err(|why| NoAnswer(words(&why)))?;
         let wait = response.headers().get("Retry-After").and_then(|value| value.to_str().ok());
         let wait = wait.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
         let status = response.status().as_u16();
-        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec().ok();
+        let body = response.body_mut().with_config().limit(self.most).read_to_vec().ok();
         Ok(Answer { status, wait, body })
     }
 }
@@ -102,18 +149,15 @@ fn words(why: &Error) -> String {
     }
 }
 
-fn certificates(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, SinkError> {
-    let wrong = |why: String| SinkError::new("alerts.ca_file", why);
+fn certificates(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, String> {
     let file: PathBuf = match file {
-        Some(file) => railgate_fsutil::trusted(file).map_err(|why| wrong(why.to_string()))?,
+        Some(file) => railgate_fsutil::trusted(file).map_err(|why| why.to_string())?,
         None => {
             let known = SYSTEM_CERTIFICATES.iter().map(Path::new).find(|file| file.exists());
-            known
-                .ok_or_else(|| wrong("is not set, and the system has no certificates".to_owned()))?
-                .to_owned()
+            known.ok_or("is not set, and the system has no certificates")?.to_owned()
         }
     };
-    let text = read::whole_bytes(&file, MAX_CERTIFICATES).map_err(|why| wrong(why.to_string()))?;
+    let text = read::whole_bytes(&file, MAX_CERTIFICATES).map_err(|why| why.to_string())?;
     let found: Vec<Certificate<'static>> = parse_pem(&text)
         .filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -121,7 +165,7 @@ fn certificates(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, SinkEr
         })
         .collect();
     if found.is_empty() {
-        return Err(wrong(format!("{} has no certificates", file.display())));
+        return Err(format!("{} has no certificates", file.display()));
     }
     Ok(found)
 }

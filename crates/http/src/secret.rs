@@ -82,12 +82,12 @@ impl Secret {
     }
 
     /// The text, for a request.
-    pub(crate) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 
     /// Replaces the secret, and long parts of it where it is an address, in a text that is shown.
-    pub(crate) fn hide(&self, text: &str) -> String {
+    pub fn hide(&self, text: &str) -> String {
         let mut parts: Vec<&str> = self.0.split(['/', '?', '&', '=', ':', '@', '#']).collect();
         parts.push(&self.0);
         parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
