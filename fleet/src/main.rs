@@ -17,6 +17,7 @@ mod queue;
 mod reading;
 mod signals;
 mod storage;
+mod ufm;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -20,6 +20,7 @@ use crate::lemons::LemonDrains;
 use crate::places::Site;
 use crate::queue::Queue;
 use crate::storage::Storage;
+use crate::ufm::Ufm;
 use crate::{conditions, figures};
 
 /// Deadline for reading the report directory in one pass, and for each child that reads it. The next pass reads the remaining attempts.
@@ -46,6 +47,7 @@ pub(crate) struct Desk {
     queue: Queue,
     idle: IdleGpus,
     storage: Storage,
+    ufm: Ufm,
     /// The reservation that each node is in, by the last answer of slurmctld.
     reservations: BTreeMap<String, String>,
     /// Size of the file of entered events whose events are in the history.
@@ -136,6 +138,7 @@ impl Desk {
             queue: Queue::default(),
             idle: IdleGpus::default(),
             storage: Storage::default(),
+            ufm: Ufm::default(),
             reservations: BTreeMap::new(),
             entered: 0,
         })
@@ -156,7 +159,8 @@ impl Desk {
         conditions.extend(self.storage.conditions(&config.fleet.storage));
         conditions.extend_from_slice(self.queue.conditions(&config.fleet, client, now));
         conditions.extend_from_slice(self.idle.conditions(config, || self.site.cluster(), now));
-        let is_known = self.queue.is_known() && self.idle.is_known();
+        conditions.extend_from_slice(self.ufm.conditions(config.fleet.ufm.as_ref()));
+        let is_known = self.queue.is_known() && self.idle.is_known() && self.ufm.is_known();
         let complete = judged && passed.is_some_and(Passed::is_complete) && is_known;
         for condition in &mut conditions {
             condition.add_reservations(&self.reservations);

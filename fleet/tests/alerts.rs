@@ -9,8 +9,8 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{ChildStderr, Stdio};
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +20,7 @@ use railgate_fleet_store::Writer;
 use railgate_node_report::testing::running_for_an_hour;
 use railgate_runner::{NewSilence, SilenceFile};
 use serde_json::Value;
-use sinks::{Reply, Request, Server, ok};
+use sinks::{AUTHORITY, Reply, Request, Server, ok};
 use support::{Place, Running};
 
 const MINUTE: u64 = 60_000;
@@ -456,4 +456,91 @@ fn a_running_job_whose_gpus_are_idle_is_a_message_until_it_works() {
         place.once();
     }
     assert_eq!(entries(&server.last()), [entry("resolved", "idle-gpus")], "{}", server.last().json());
+}
+
+/// An alarm as UFM 6.19 reports it.
+const ALARM: &str = r#"[{"id": 2, "type": "Switch", "name": "System Module Error", "description": "Module status FAULT", "event_type": 394,
+    "duration": "0 s", "reason": "Module PS 1 on sw7(10.0.0.7) status is fatal", "severity": "Critical", "timestamp": "2026-11-28 08:23:10",
+    "counter": "N/A", "event_count": 459, "object_name": "0c42a1030079a66c", "object_path": "Switch: sw7"}]"#;
+
+#[test]
+fn a_critical_alarm_of_ufm_is_a_message_until_ufm_has_none() {
+    let place = Place::new();
+    let server = accepting();
+    config(&place, &server, "");
+    let answer: Arc<Mutex<Reply>> = Arc::new(Mutex::new(ok(ALARM)));
+    let replies = answer.clone();
+    let ufm = Server::start_tls(move |_, _| replies.lock().unwrap().clone());
+    let file = |name: &str, content: &str| {
+        fs::write(place.at(name), content).unwrap();
+        fs::set_permissions(place.at(name), fs::Permissions::from_mode(0o600)).unwrap();
+        place.at(name).display().to_string()
+    };
+    let (token, ca) = (file("token", "tOken-0123456789"), file("ca.pem", AUTHORITY));
+    let of_ufm = |host: &str| {
+        let table = format!(
+            "[fleet.ufm]\nurl = 'https://{host}:{}'\ntoken_file = '{token}'\nca_file = '{ca}'\n[alerts]\n",
+            ufm.port
+        );
+        let path = place.at("railgate.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        let (before, after) = (text.split("[fleet.ufm]").next().unwrap(), text.split("[alerts]\n").nth(1));
+        let before = before.split("[alerts]\n").next().unwrap();
+        fs::write(&path, format!("{before}{table}{}", after.unwrap())).unwrap();
+    };
+    of_ufm("localhost");
+    place.once();
+    assert_eq!(entries(&server.last()), [entry("new", "ufm/394")], "{}", server.last().json());
+    assert!(
+        server.last().json().to_string().contains("UFM: Module status FAULT (event 394) on sw7"),
+        "{}",
+        server.last().json()
+    );
+    let request = ufm.last();
+    assert_eq!(request.path, "/ufmRestV3/app/alarms");
+    assert_eq!(request.header("authorization"), Some("Basic tOken-0123456789"));
+
+    // Without a list of alarms nothing ends, and neither token nor answer is logged.
+    let hidden = |text: &str| text.replace("X", "tOken-0123456789");
+    for (reply, why) in [
+        (
+            Reply::Answer(401, String::new(), hidden("X is wrong")),
+            "it refused the token of fleet.ufm.token_file",
+        ),
+        (Reply::Answer(302, "Location: /login\r\n".to_owned(), String::new()), "redirects are not followed"),
+        (Reply::Answer(500, String::new(), hidden("X")), "status 500"),
+        (ok(&hidden("<html>X</html>")), "its answer is not a list of alarms"),
+        (
+            Reply::Endless("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[".to_owned()),
+            "did not arrive within 16 MiB",
+        ),
+        (Reply::Raw(String::new()), "connection: unexpected end of file"),
+    ] {
+        *answer.lock().unwrap() = reply;
+        pass(&place, 1);
+        let said = place.once();
+        assert!(
+            said.contains("UFM: could not tell which alarms it has: ") && said.contains(why),
+            "{why}: {said}"
+        );
+        assert!(!said.contains("tOken"), "{said}");
+    }
+    *answer.lock().unwrap() = ok("[]");
+    of_ufm("127.0.0.1");
+    let said = place.once();
+    assert!(said.contains("TLS: "), "a server that does not prove its name: {said}");
+    assert_eq!(server.count(), 1, "{}", server.last().json());
+    of_ufm("localhost");
+    for _ in 0..2 {
+        pass(&place, 6);
+        place.once();
+    }
+    assert_eq!(entries(&server.last()), [entry("resolved", "ufm/394")], "{}", server.last().json());
+
+    // A token that others can read is not sent.
+    fs::set_permissions(place.at("token"), fs::Permissions::from_mode(0o644)).unwrap();
+    let before = ufm.count();
+    let said = place.once();
+    assert!(said.contains("fleet.ufm.token_file: ") && said.contains("others may read it"), "{said}");
+    assert_eq!(ufm.count(), before);
 }

@@ -305,62 +305,23 @@ fn alertmanager_gets_ends_for_the_priorities_that_no_longer_hold() {
     assert_eq!(ends, [("P0", true), ("P1", false), ("P2", false)]);
 }
 
-mod tls {
-    use std::io::Write;
-    use std::net::TcpListener;
-    use std::sync::Arc;
-
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-    use super::*;
-
-    fn server() -> u16 {
-        let certificate = CertificateDer::from_pem_slice(include_bytes!("tls/server.pem")).unwrap();
-        let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/server.key")).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        let config = Arc::new(config);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let connection = ServerConnection::new(config.clone()).unwrap();
-                let mut stream = StreamOwned::new(connection, stream);
-                if read(&mut stream).is_some() {
-                    let _ = stream.write_all(text_of(200, "", accepts("wecom")).as_bytes());
-                    stream.conn.send_close_notify();
-                    let _ = stream.flush();
-                }
-            }
-        });
-        port
-    }
-
-    #[test]
-    fn a_server_must_prove_its_name() {
-        let port = server();
-        let files = Files::new();
-        let authority = files.secret("ca.pem", include_str!("tls/ca.pem"));
-        let stranger = files.secret("other.pem", include_str!("tls/server.pem"));
-        for (host, ca, wanted) in [
-            ("localhost", &authority, "accepted"),
-            ("127.0.0.1", &authority, "TLS: "),
-            ("localhost", &stranger, "TLS: "),
-        ] {
-            let mut config = files.config("wecom", &format!("https://{host}:{port}/hook/abcdefgh"), "");
-            config.ca_file = Some(ca.clone());
-            match send(&config) {
-                Outcome::Accepted => assert_eq!(wanted, "accepted", "{host}"),
-                Outcome::Later { problem, .. } => assert!(problem.starts_with(wanted), "{host}: {problem}"),
-                Outcome::Rejected { problem } => panic!("{host}: {problem}"),
-            }
+#[test]
+fn a_server_must_prove_its_name() {
+    let port = Server::start_tls(|_, _| ok(accepts("wecom"))).port;
+    let files = Files::new();
+    let authority = files.secret("ca.pem", AUTHORITY);
+    let stranger = files.secret("other.pem", include_str!("tls/server.pem"));
+    for (host, ca, wanted) in [
+        ("localhost", &authority, "accepted"),
+        ("127.0.0.1", &authority, "TLS: "),
+        ("localhost", &stranger, "TLS: "),
+    ] {
+        let mut config = files.config("wecom", &format!("https://{host}:{port}/hook/abcdefgh"), "");
+        config.ca_file = Some(ca.clone());
+        match send(&config) {
+            Outcome::Accepted => assert_eq!(wanted, "accepted", "{host}"),
+            Outcome::Later { problem, .. } => assert!(problem.starts_with(wanted), "{host}: {problem}"),
+            Outcome::Rejected { problem } => panic!("{host}: {problem}"),
         }
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ pub struct FleetConfig {
     /// File systems of the site that are watched, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub storage: BTreeMap<String, StorageConfig>,
+    /// The fabric manager whose alarms are read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ufm: Option<UfmConfig>,
     /// The cluster whose reports are read. Needed if `[report] dir` has those of several clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
@@ -95,6 +99,83 @@ impl StorageConfig {
     }
 }
 
+/// `[fleet.ufm]`: NVIDIA's Unified Fabric Manager, whose alarms are alerts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UfmConfig {
+    /// Its address, without a path.
+    pub url: String,
+    /// A file with an access token.
+    pub token_file: PathBuf,
+    /// Certificates of authorities, PEM; `None`: those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// Alarms of this severity and above count.
+    #[serde(default = "UfmConfig::severity")]
+    pub severity: UfmSeverity,
+    /// Types of events whose alarms count in any severity.
+    #[serde(default = "UfmConfig::events")]
+    pub events: Vec<u32>,
+}
+
+/// Severities of alarms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UfmSeverity {
+    /// A threshold was crossed.
+    Warning,
+    /// A part works, with a fault.
+    Minor,
+    /// A part does not work.
+    Critical,
+}
+
+impl fmt::Display for UfmSeverity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            UfmSeverity::Warning => "warning",
+            UfmSeverity::Minor => "minor",
+            UfmSeverity::Critical => "critical",
+        })
+    }
+}
+
+impl UfmConfig {
+    /// The values without which there is no configuration, for an address on this machine.
+    pub fn example() -> UfmConfig {
+        UfmConfig {
+            url: "https://localhost".to_owned(),
+            token_file: PathBuf::from("/etc/railgate/secrets/ufm-token"),
+            ca_file: None,
+            severity: Self::severity(),
+            events: Self::events(),
+        }
+    }
+
+    fn severity() -> UfmSeverity {
+        UfmSeverity::Critical
+    }
+
+    /// Bit errors of a link (110, 917, 918): the events that Imbue watched in a cluster of 4,092 H100.
+    fn events() -> Vec<u32> {
+        vec![110, 917, 918]
+    }
+
+    fn problems(&self) -> Vec<(&'static str, String)> {
+        let mut wrong = Vec::new();
+        let host = self.url.strip_prefix("https://").or_else(|| self.url.strip_prefix("http://"));
+        if host.is_none_or(|host| host.trim_end_matches('/').is_empty()) {
+            wrong.push(("url", "is not an address like https://ufm.example.org".to_owned()));
+        }
+        for (key, file) in [("token_file", Some(&self.token_file)), ("ca_file", self.ca_file.as_ref())] {
+            if let Some(file) = file.filter(|file| !file.is_absolute()) {
+                wrong.push((key, format!("'{}' is not an absolute path", file.display())));
+            }
+        }
+        wrong
+    }
+}
+
 /// Values of [`FleetConfig::lemons`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -116,6 +197,7 @@ impl Default for FleetConfig {
             queue_wait: Duration::ZERO,
             idle_gpus: Duration::ZERO,
             storage: BTreeMap::new(),
+            ufm: None,
             cluster: None,
             leaf: BTreeMap::new(),
             rack: BTreeMap::new(),
@@ -192,6 +274,8 @@ impl FleetConfig {
             let wrong = storage.problems().into_iter();
             problems.extend(wrong.map(|(key, why)| format!("fleet.storage.{name}.{key}: {why}")));
         }
+        let of_ufm = self.ufm.iter().flat_map(UfmConfig::problems);
+        problems.extend(of_ufm.map(|(key, why)| format!("fleet.ufm.{key}: {why}")));
         if let Some(cluster) = &self.cluster
             && railgate_store::dir_name(cluster).is_none()
         {
@@ -226,6 +310,12 @@ mod tests {
                 "scratch".to_owned(),
                 StorageConfig { path: PathBuf::from("scratch"), full: 100, slow: Duration::from_secs(10) },
             )]),
+            ufm: Some(UfmConfig {
+                url: "ufm.example.org".to_owned(),
+                token_file: PathBuf::from("token"),
+                ca_file: Some(PathBuf::from("ca.pem")),
+                ..UfmConfig::example()
+            }),
             cluster: Some("../x".to_owned()),
             rack: BTreeMap::from([("r1".to_owned(), "gn[1-".to_owned())]),
             ..FleetConfig::default()
@@ -242,6 +332,9 @@ mod tests {
             "fleet.storage.scratch.path",
             "fleet.storage.scratch.full",
             "fleet.storage.scratch.slow",
+            "fleet.ufm.url",
+            "fleet.ufm.token_file",
+            "fleet.ufm.ca_file",
             "fleet.cluster",
             "fleet.rack.r1",
         ];

@@ -44,7 +44,7 @@ pub use calibrations::{calibrated_cards, gpu_figures, keep_calibration};
 pub use check_run::{CheckRun, Purpose, check_node, profile_of, settle};
 pub use config::{Config, ConfigError, InForce, Loaded, Problem, SetAt};
 pub use finding_history::{Count, Episode, FindingHistory, Given};
-pub use fleet_config::{FleetConfig, Lemons, StorageConfig};
+pub use fleet_config::{FleetConfig, Lemons, StorageConfig, UfmConfig, UfmSeverity};
 pub use hang_end::{HangEnd, HungJob, guard_of_job};
 pub use history::{History, kernel_mark};
 pub use hook::Hook;

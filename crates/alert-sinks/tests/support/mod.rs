@@ -10,7 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use railgate_alert_sinks::Sink;
 use railgate_alerts::{AlertsConfig, Condition, Message, Observation, Outcome, Priority, State};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+/// The authority of [`Server::start_tls`].
+pub(crate) const AUTHORITY: &str = include_str!("../tls/ca.pem");
 /// 2026-01-05 12:00 UTC.
 pub(crate) const NOON: u64 = 1_767_614_400_000;
 
@@ -59,17 +64,41 @@ pub(crate) struct Server {
 impl Server {
     /// `reply` gets the number of the request, from 0.
     pub(crate) fn start(reply: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static) -> Server {
+        Server::serve(reply, |stream| stream)
+    }
+
+    /// With TLS, as `localhost`; `tls/ca.pem` is its authority.
+    pub(crate) fn start_tls(reply: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static) -> Server {
+        let certificate = CertificateDer::from_pem_slice(include_bytes!("../tls/server.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(include_bytes!("../tls/server.key")).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        let config = Arc::new(config);
+        Server::serve(reply, move |stream| {
+            StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream)
+        })
+    }
+
+    fn serve<S: Read + Write>(
+        reply: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static,
+        accepted: impl Fn(TcpStream) -> S + Send + Sync + 'static,
+    ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Server {
             port: listener.local_addr().unwrap().port(),
             requests: Arc::new(Mutex::new(Vec::new())),
         };
-        let (requests, reply) = (server.requests.clone(), Arc::new(reply));
+        let (requests, reply, accepted) = (server.requests.clone(), Arc::new(reply), Arc::new(accepted));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (requests, reply) = (requests.clone(), reply.clone());
+                let (requests, reply, accepted) = (requests.clone(), reply.clone(), accepted.clone());
                 std::thread::spawn(move || {
-                    let mut stream = stream;
+                    let mut stream = accepted(stream);
                     let Some(request) = read(&mut stream) else { return };
                     let number = {
                         let mut requests = requests.lock().unwrap();
@@ -114,7 +143,7 @@ pub(crate) fn read(stream: &mut impl Read) -> Option<Request> {
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
     let length = headers.iter().find(|(key, _)| key.eq_ignore_ascii_case("content-length"));
-    let mut body = vec![0; length?.1.parse().ok()?];
+    let mut body = vec![0; length.map_or(Some(0), |(_, length)| length.parse().ok())?];
     stream.read_exact(&mut body).ok()?;
     Some(Request { path, headers, body: String::from_utf8(body).ok()? })
 }
@@ -126,9 +155,11 @@ pub(crate) fn text_of(status: u16, headers: &str, body: &str) -> String {
     )
 }
 
-fn answer(stream: &mut TcpStream, reply: &Reply) {
+fn answer(stream: &mut (impl Read + Write), reply: &Reply) {
     let _ = match reply {
-        Reply::Answer(status, headers, body) => stream.write_all(text_of(*status, headers, body).as_bytes()),
+        Reply::Answer(status, headers, body) => {
+            stream.write_all(text_of(*status, headers, body).as_bytes()).and_then(|()| stream.flush())
+        }
         Reply::Raw(text) => stream.write_all(text.as_bytes()),
         Reply::Hang => stream.read(&mut [0]).map(drop),
         Reply::Endless(start) => {
