@@ -7,9 +7,11 @@ mod overview;
 mod page;
 mod rma;
 mod silences;
+mod tested;
 mod work;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use railgate_fleet::{Event, History, Judgement, Settings, judge};
@@ -95,6 +97,8 @@ enum Command {
     Repaired(work::WorkArgs),
     /// Record the figures of an acceptance, so that the history of each node has them
     Accepted(accepted::AcceptedArgs),
+    /// Record the figures of a self-test that ran on a node
+    Tested(tested::TestedArgs),
     /// Record other work on nodes, for example a firmware update
     Maintained(work::WorkArgs),
     /// Silences that hold now: nodes about which no alerts are sent
@@ -110,6 +114,9 @@ enum Command {
         id: String,
     },
 }
+
+/// The judgement looks back for 28 days, and the history may be as short: what is entered is not older.
+const MAX_AGO: Duration = Duration::from_secs(28 * 86_400);
 
 /// A history and its judgement.
 struct Known {
@@ -171,10 +178,21 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Cost) => cost::print(&known, format)?,
         Some(Command::Export) => output::json(&Export { schema: 1, events: &known.events })?,
         Some(Command::Rma(args)) => return rma::print(&known, args, format),
+        Some(Command::Tested(args)) => return tested::enter(&known, &database, args, format),
         Some(Command::Repaired(work)) => return work::enter(&known, &database, &who, work, true, format),
         Some(Command::Maintained(work)) => return work::enter(&known, &database, &who, work, false, format),
     }
     Ok(exit::OK)
+}
+
+/// The last line about records that were entered.
+fn taken_in(node: &str) -> String {
+    format!("railgate-fleet takes this in at its next reading; then `railgate fleet node {node}` shows it")
+}
+
+/// Why a node is refused: a record of a wrong name would have no effect, without an error.
+fn no_such_node(node: &str) -> String {
+    format!("{node}: the history has no such node; `railgate fleet export` has all of them")
 }
 
 /// Reads and judges a history. `with_events`: whether [`Known::events`] is needed.

@@ -568,6 +568,54 @@ fn a_missing_history_is_named() {
 }
 
 #[test]
+fn figures_of_a_self_test_are_in_the_history_of_its_node() {
+    let fleet = Fleet::new();
+    let file = fleet.database.with_file_name("n05.jsonl");
+    let line = |gpu: &str, rate: f64, wrong: u64| {
+        let values = match wrong {
+            0 => serde_json::json!({ "right": { "compared": 64 } }),
+            wrong => serde_json::json!({ "wrong": { "compared": 64, "wrong": wrong, "first": [] } }),
+        };
+        serde_json::json!({
+            "gpu": gpu, "model": "NVIDIA H200", "test": "gemm-rate-bf16", "seconds": 1.0, "values": values,
+            "measured": { "rate_tflops": rate },
+        })
+    };
+    let lines = [line("0000:61:00.0", 661.0, 0), line("0000:1b:00.0", 590.0, 3)];
+    std::fs::write(&file, lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    let path = file.to_str().unwrap();
+    for _ in 0..2 {
+        let said = fleet.said(&["tested", "n05", path, "--ago", "3h"]);
+        has(
+            &said,
+            &[
+                "n05.jsonl: 2 figures of 2 GPUs of n05, tested at 20",
+                "wrong values: gemm-rate-bf16 of 0000:1b:00.0: 3",
+                "then `railgate fleet node n05` shows it",
+            ],
+        );
+    }
+    let entered = EnteredFile::beside(&fleet.database).read().unwrap();
+    let mut ids: Vec<&str> = entered.events.iter().map(|event| event.id.as_str()).collect();
+    ids.dedup();
+    assert_eq!((ids.len(), entered.problems.len()), (4, 0), "{ids:?}");
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 2, "the same file has the same events: {ids:?}");
+    std::fs::write(&file, "{}").unwrap();
+    for (words, why) in [
+        (["n05", path].as_slice(), "n05.jsonl: line 1 is no line of railgate-gpu-selftest"),
+        (&["n99", path], "n99: the history has no such node"),
+        (&["n05", path, "--ago", "40days"], "--ago: at most 28days"),
+        (&["n05", "/no/such/file"], "/no/such/file"),
+    ] {
+        let refused = fleet.run(&[&["tested"], words].concat());
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+        has(&String::from_utf8(refused.stderr).unwrap(), &[why]);
+    }
+}
+
+#[test]
 fn figures_of_an_acceptance_are_in_the_history_of_their_nodes() {
     let fleet = Fleet::new();
     let report = |value: f64| {

@@ -11,7 +11,7 @@ use railgate_fsutil::read;
 use railgate_slurm::hostlist;
 use railgate_text::{Lines, Printable, clip, put};
 
-use super::{Export, shown};
+use super::{Export, shown, taken_in};
 use crate::exit;
 use crate::output::{self, Format, counted};
 
@@ -82,10 +82,7 @@ pub(super) fn enter(database: &Path, args: &AcceptedArgs, format: Format) -> any
         put!(text, "beyond a limit: {}", hostlist::compress(&failed));
     }
     let first = failed.first().or(nodes.first()).map_or("", String::as_str);
-    put!(
-        text,
-        "railgate-fleet takes this in at its next reading; then `railgate fleet node {first}` shows it"
-    );
+    put!(text, "{}", taken_in(first));
     output::text(&text)?;
     Ok(exit::OK)
 }

@@ -10,7 +10,7 @@ use railgate_model::UnixMillis;
 use railgate_slurm::hostlist;
 use railgate_text::{Lines, clip, put};
 
-use super::{Export, Known, shown};
+use super::{Export, Known, MAX_AGO, shown, taken_in};
 use crate::exit;
 use crate::output::{self, Format, complain};
 
@@ -18,8 +18,6 @@ use crate::output::{self, Format, complain};
 const MAX_BY: usize = 64;
 /// Longest description, characters.
 const MAX_WHY: usize = 200;
-/// The judgement looks back for 28 days, and the history may be as short.
-const MAX_AGO: Duration = Duration::from_secs(28 * 86_400);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -54,9 +52,7 @@ impl WorkArgs {
             return Err("no node is named".to_owned());
         }
         if let Some(node) = nodes.iter().find(|node| known.judgement.node(node).is_none()) {
-            return Err(format!(
-                "{node}: the history has no such node; `railgate fleet export` has all of them"
-            ));
+            return Err(super::no_such_node(node));
         }
         if let Some(card) = &self.card {
             let [node] = nodes.as_slice() else {
@@ -130,10 +126,7 @@ pub(super) fn enter(
     let card = args.card.as_ref().map_or_else(String::new, |card| format!(", card {card}"));
     put!(text, "{}: {what} at {}{card}: {}", hostlist::compress(&nodes), shown(time), args.why);
     let first = nodes.first().map_or("", String::as_str);
-    put!(
-        text,
-        "railgate-fleet takes this in at its next reading; then `railgate fleet node {first}` shows it"
-    );
+    put!(text, "{}", taken_in(first));
     output::text(&text)?;
     Ok(exit::OK)
 }

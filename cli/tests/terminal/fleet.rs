@@ -117,6 +117,15 @@ pub(crate) fn fleet(stage: &mut Stage) {
     stage.run(&["fleet", "accepted", "accepted.json"]);
     stage.run(&["fleet", "accepted", "accepted.json", "--format", "json"]);
     stage.shows(&["fleet", "accepted", &text]);
+    let line = serde_json::json!({
+        "gpu": "0000:61:00.0", "model": text, "test": text, "seconds": 1.0, "measured": { text.as_str(): 1.0 },
+        "values": { "wrong": { "compared": 2, "wrong": 1, "first": [] } }, "unknown": text,
+    });
+    std::fs::write(stage.path("tested.jsonl"), line.to_string()).unwrap();
+    stage.shows(&["fleet", "tested", "gn1", "tested.jsonl"]);
+    stage.run(&["fleet", "tested", "gn1", "tested.jsonl", "--format", "json"]);
+    stage.shows(&["fleet", "tested", &text, "tested.jsonl"]);
+    stage.shows(&["fleet", "tested", "gn1", &text]);
     for command in ["incidents", "lemons"] {
         stage.run(&["fleet", command]);
         stage.run(&["fleet", command, "--format", "json"]);

@@ -56,6 +56,7 @@ const CASES: &[Case] = &[
     case("fleet repaired", &["gn1", "--why", "fans"], fleet::fleet),
     case("fleet silence", &["gn1", "--for", "4h", "--why", "fans"], fleet::silences),
     case("fleet silences", &[], fleet::silences),
+    case("fleet tested", &["gn1", "tested.jsonl"], fleet::fleet),
     case("fleet unsilence", &["1-1"], fleet::silences),
     case("generate", &["made"], nothing_but_arguments),
     case("import nhc", &["absent"], files::import),

@@ -30,5 +30,5 @@ pub use report::{
     Report, Waiver, report,
 };
 pub use result::{Output, UnitResult};
-pub use stages::{Command, GpuSample, Program, STAGES, Span, Stage, StorageTested, Unit};
+pub use stages::{Command, GpuSample, Program, STAGES, Span, Stage, StorageTested, Unit, self_test_kind};
 pub use state::{Attempt, Fate, State, UnitState};

@@ -8,6 +8,7 @@ mod rest;
 mod soak;
 mod storage;
 
+pub use node::self_test_kind;
 pub use rest::GpuSample;
 pub use storage::{Span, StorageTested};
 

@@ -139,7 +139,7 @@ fn gpus(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static str) {
                 unknown.insert(format!("{part}: {}: {why}", test.test));
             }
             for (name, value) in &test.measured {
-                let (unit, better) = kind(name);
+                let (unit, better) = self_test_kind(name);
                 let tolerance = if GpuSelfTested::COMPARABLE.contains(&(test.test.as_str(), name.as_str())) {
                     OF_CARDS
                 } else {
@@ -212,8 +212,8 @@ fn tests(output: &Output) -> (Vec<GpuSelfTested>, Vec<String>) {
     (tests, missing)
 }
 
-/// Unit of a figure, and which of its ends is good.
-fn kind(name: &str) -> (&'static str, Better) {
+/// Unit of a figure of the GPU self-test, and which of its ends is good.
+pub fn self_test_kind(name: &str) -> (&'static str, Better) {
     match name {
         name if name.ends_with("_tflops") => ("TFLOP/s", Better::Higher),
         name if name.ends_with("_gb_s") => ("GB/s", Better::Higher),
