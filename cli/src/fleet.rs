@@ -1,6 +1,7 @@
 //! `railgate fleet`: what follows from the history that `railgate-fleet` keeps, and about which nodes it sends no alerts.
 
 mod accepted;
+mod checks;
 mod cost;
 mod node;
 mod overview;
@@ -91,6 +92,8 @@ enum Command {
     Lemons,
     /// GPU hours by partition and month, lost GPU hours by reason, time to failure by job size
     Cost,
+    /// How often what followed a drain confirmed the check that asked for it
+    Checks,
     /// All events as JSON, for other programs
     Export,
     /// Record a repair of nodes: their faults before it no longer count, and they are on probation
@@ -175,6 +178,7 @@ pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
         Some(Command::Incidents) => overview::incidents(&known, format)?,
         Some(Command::Incident { id }) => return overview::incident(&known, id, format),
         Some(Command::Lemons) => overview::lemons(&known, format)?,
+        Some(Command::Checks) => checks::print(&known, format)?,
         Some(Command::Cost) => cost::print(&known, format)?,
         Some(Command::Export) => output::json(&Export { schema: 1, events: &known.events })?,
         Some(Command::Rma(args)) => return rma::print(&known, args, format),

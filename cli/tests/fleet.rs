@@ -536,9 +536,16 @@ fn every_json_field_is_documented() {
     let fleet = Fleet::new();
     fleet.said(&["silence", "n01", "--for", "1h", "--why", "fans"]);
     let mut seen = Vec::new();
-    for words in
-        [&[][..], &["incidents"], &["lemons"], &["card", "GPU-5"], &["cost"], &["export"], &["silences"]]
-    {
+    for words in [
+        &[][..],
+        &["incidents"],
+        &["lemons"],
+        &["card", "GPU-5"],
+        &["checks"],
+        &["cost"],
+        &["export"],
+        &["silences"],
+    ] {
         names(&fleet.json(words), &mut seen);
     }
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md");

@@ -126,7 +126,7 @@ pub(crate) fn fleet(stage: &mut Stage) {
     stage.run(&["fleet", "tested", "gn1", "tested.jsonl", "--format", "json"]);
     stage.shows(&["fleet", "tested", &text, "tested.jsonl"]);
     stage.shows(&["fleet", "tested", "gn1", &text]);
-    for command in ["incidents", "lemons"] {
+    for command in ["incidents", "lemons", "checks"] {
         stage.run(&["fleet", command]);
         stage.run(&["fleet", command, "--format", "json"]);
     }

@@ -44,6 +44,7 @@ const CASES: &[Case] = &[
     case("explain", &["gn1"], state::explain),
     case("fabric", &["--file", "absent"], files::fabric),
     case("fleet card", &["GPU-1"], fleet::fleet),
+    case("fleet checks", &[], fleet::fleet),
     case("fleet cost", &[], fleet::fleet),
     case("fleet export", &[], fleet::fleet),
     case("fleet incident", &["1-1"], fleet::fleet),

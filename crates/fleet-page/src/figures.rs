@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use maud::{Markup, html};
 use railgate_fleet::{
-    Advice, Attempt, Blame, BySize, Cause, FaultCounts, Goodput, History, Judgement, Loss, Lost, Settings,
-    Share, by_size, checkpoint_interval, costs, goodput, lost_by_cause,
+    Advice, Attempt, Blame, BySize, Cause, CheckRecord, FaultCounts, Goodput, History, Judgement, Loss, Lost,
+    Settings, Share, by_size, checkpoint_interval, confirmed_drains, costs, goodput, lost_by_cause,
 };
 use railgate_model::UnixMillis;
 use railgate_page::{Text, table};
@@ -152,6 +152,46 @@ fn advice(sizes: &[BySize], nodes: usize, settings: &Settings) -> String {
     texts.dedup();
     let of = if is_known { format!(" for {}", plural(nodes, "node")) } else { String::new() };
     format!("{}{of}", texts.join("; "))
+}
+
+/// How often what followed a drain confirmed its check.
+pub(crate) fn checks(facts: &Facts<'_>) -> Markup {
+    let records = confirmed_drains(facts.history, facts.judgement, facts.settings);
+    let row = |record: &CheckRecord| {
+        let share = record.share.and_then(|share| percent(share, 1.0));
+        vec![
+            record.check.clone(),
+            record.drains.to_string(),
+            record.confirmed.to_string(),
+            record.unconfirmed.to_string(),
+            record.undecided().to_string(),
+            share.unwrap_or_else(|| format!("{UNKNOWN}: too few")),
+        ]
+    };
+    let rows: Vec<Vec<String>> = records.iter().take(MOST_ROWS).map(row).collect();
+    let head = [
+        "Check",
+        "#Drains",
+        "#Confirmed",
+        "#Not confirmed",
+        "#Undecided",
+        "#Confirmed share (90 % interval)",
+    ];
+    html! {
+        h2 { "Drains by check, and what confirmed them" }
+        div.card {
+            @if rows.is_empty() { p { "No node was drained after a finding of a check." } }
+            (table(&head, &rows))
+            (more(records.len(), rows.len(), "railgate fleet checks"))
+            @if !rows.is_empty() {
+                p.soft {
+                    "Confirmed: a job had ended with the node, a self-test failed, a repair was entered, or the same check failed again within "
+                    (facts.settings.probation_hours) " h of service. A drain that is not confirmed can still have been right: a reboot can mend a node, \
+                     and repairs that were not entered are not known."
+                }
+            }
+        }
+    }
 }
 
 fn sizes(facts: &Facts<'_>) -> Markup {

@@ -1,14 +1,16 @@
-//! The fleet as a page: first what needs action, then the figures of the period, then which nodes failed on which days.
+//! The fleet as a page: first what needs action, then where the nodes are, the figures of the period, and which nodes failed on which days.
 //!
-//! The page needs no network and no script. Its size is bounded for any history: tables and the picture name how many rows they leave out.
+//! The page needs no network. Its script sorts and filters tables, and nothing is missing without it. Its size is bounded for any history: tables and the picture name how many rows they leave out.
 //! A value that could not be determined is "could not tell", never zero.
 
 mod action;
 mod figures;
+mod map;
 mod names;
 mod picture;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod words;
 
 use std::cmp::Reverse;
@@ -16,7 +18,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 use railgate_fleet::{History, Incident, Judgement, Reason, Settings};
-use railgate_page::{Text, page, table};
+use railgate_page::{Text, page_with_sorting, table};
 use railgate_text::shorten;
 
 pub use names::Names;
@@ -62,7 +64,10 @@ pub fn html(facts: &Facts<'_>) -> String {
         h1 { "Fleet" (todo.pill()) }
         (about(facts))
         (todo.html(facts))
+        (map::html(facts))
         (figures::html(facts))
+        (figures::checks(facts))
+        (timeline::html(facts))
         (picture::html(facts))
         (ended(facts))
         (figures::failures(facts))
@@ -72,7 +77,7 @@ pub fn html(facts: &Facts<'_>) -> String {
          determined is \"could not tell\", never zero. Intervals contain the true value with a probability of 90 %, unless \
          they are called lower and upper bound."
     };
-    page("Fleet", &body, &footer)
+    page_with_sorting("Fleet", &body, &footer)
 }
 
 /// Returns the users that a page with names shows, so that the caller looks up no others.

@@ -20,17 +20,17 @@ const MOST_DAYS: u64 = 90;
 const OPEN_LANES: usize = 40;
 /// Marks that are drawn. Each one takes up to 250 bytes: this bounds the page for any history.
 const MOST_MARKS: usize = 16_000;
-const WIDTH: f64 = 1000.0;
+pub(crate) const WIDTH: f64 = 1000.0;
 /// Where lanes begin: the names stand before them.
-const LEFT: f64 = 150.0;
-const TOP: f64 = 22.0;
+pub(crate) const LEFT: f64 = 150.0;
+pub(crate) const TOP: f64 = 22.0;
 const LANE: f64 = 14.0;
 /// Longest name before a lane, characters.
 const LONGEST_NAME: usize = 20;
 
 /// A coordinate.
 #[derive(Clone, Copy, Debug)]
-struct Tenths(f64);
+pub(crate) struct Tenths(pub(crate) f64);
 
 impl Render for Tenths {
     fn render_to(&self, page: &mut String) {
@@ -73,19 +73,19 @@ impl Lane<'_> {
 
 /// The days that are drawn.
 #[derive(Clone, Copy, Debug)]
-struct Scale {
+pub(crate) struct Scale {
     first: u64,
     days: u64,
 }
 
 impl Scale {
-    fn of(facts: &Facts<'_>) -> Scale {
+    pub(crate) fn of(facts: &Facts<'_>) -> Scale {
         let (begin, last) = (facts.history.begin() / DAY, facts.history.now() / DAY);
         let first = begin.max((last + 1).saturating_sub(MOST_DAYS)).min(last);
         Scale { first, days: last - first + 1 }
     }
 
-    fn start(self) -> UnixMillis {
+    pub(crate) fn start(self) -> UnixMillis {
         self.first * DAY
     }
 
@@ -93,9 +93,23 @@ impl Scale {
         (self.first + self.days) * DAY
     }
 
-    fn at(self, time: UnixMillis) -> f64 {
+    pub(crate) fn at(self, time: UnixMillis) -> f64 {
         let time = time.clamp(self.start(), self.end()) - self.start();
         LEFT + time as f64 / (self.days * DAY) as f64 * (WIDTH - LEFT)
+    }
+}
+
+impl Scale {
+    /// Lines for at most nine dates.
+    pub(crate) fn grid(self, height: f64) -> Markup {
+        let every = self.days.div_ceil(9).max(1);
+        html! {
+            @for day in (0..self.days).step_by(usize::try_from(every).unwrap_or(1)) {
+                @let x = Tenths(self.at((self.first + day) * DAY));
+                line.grid x1=(x) y1=(TOP) x2=(x) y2=(Tenths(height)) {}
+                text x=(x) y="14" { (Text(date(self.first + day).get(5..).unwrap_or_default())) }
+            }
+        }
     }
 }
 
@@ -163,15 +177,9 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
 
 fn chart(scale: Scale, lanes: &[Lane<'_>]) -> Markup {
     let height = TOP + LANE * lanes.len() as f64;
-    // At most nine dates.
-    let every = scale.days.div_ceil(9).max(1);
     html! {
         svg viewBox={ "0 0 " (WIDTH) " " (Tenths(height)) } role="img" aria-label="Faults and time out of service of nodes by day" {
-            @for day in (0..scale.days).step_by(usize::try_from(every).unwrap_or(1)) {
-                @let x = Tenths(scale.at((scale.first + day) * DAY));
-                line.grid x1=(x) y1=(TOP) x2=(x) y2=(Tenths(height)) {}
-                text x=(x) y="14" { (Text(date(scale.first + day).get(5..).unwrap_or_default())) }
-            }
+            (scale.grid(height))
             @for (index, lane) in lanes.iter().enumerate() { (row(scale, lane, TOP + LANE * index as f64)) }
         }
     }

@@ -147,6 +147,12 @@ impl History {
         Some((node.first, &node.out))
     }
 
+    /// Returns what a node shares with others now: leaf switches, rack, driver and so on. Nothing for an unknown node.
+    pub fn shares(&self, node: &str) -> impl Iterator<Item = (SharedKind, &str)> {
+        let node = self.find(node).and_then(|index| self.nodes.get(index));
+        node.into_iter().flat_map(|node| node.shares(self.now))
+    }
+
     /// Returns what took a node out of service the last time, also if it is in service again. `None` if that never happened.
     pub fn outage(&self, node: &str) -> Option<&Outage> {
         self.nodes.get(self.find(node)?)?.outage.as_ref()

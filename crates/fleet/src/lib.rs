@@ -6,11 +6,13 @@
 //!    faults that are left. It names why each job ended.
 //! 3. [`costs`] derives the productive time of each job as an interval; [`goodput`] and [`lost_by_cause`] sum it up, [`by_size`] has the
 //!    mean time to failure by job size, [`checkpoint_interval`] the advice that follows from it.
+//! 4. [`confirmed_drains`] has how often what followed a drain confirmed the check that asked for it.
 //!
 //! Only what root or SlurmUser wrote counts for or against a node. What users wrote narrows the productive time of their own
 //! jobs.
 
 mod blame;
+mod confirmed;
 mod cost;
 mod discovery;
 mod event;
@@ -28,6 +30,7 @@ mod settings;
 mod tests;
 
 pub use blame::Blame;
+pub use confirmed::{CheckRecord, confirmed_drains};
 pub use cost::{Bounds, Goodput, JobCost, Loss, Lost, Share, costs, goodput, lost_by_cause};
 pub use event::{
     Attempt, Card, Cause, Drainer, Event, Grade, NodeFinding, Outcome, Progress, Shared, SharedKind, Source,

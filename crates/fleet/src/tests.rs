@@ -8,6 +8,7 @@ use crate::{
     Settings, Shared, SharedKind, Source, Standing, What, judge,
 };
 
+mod confirmed;
 mod money;
 mod order;
 

@@ -1,11 +1,15 @@
-//! The frame of an HTML page that needs nothing else: no network, no script, light and dark. Foreign text in it is escaped,
-//! printable and bounded.
+//! The frame of an HTML page that needs nothing else: no network, light and dark. Foreign text in it is escaped, printable and bounded.
+//! Only [`page_with_sorting`] has a script. The page's policy permits this one alone, by its digest: foreign text that became one would not run.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use maud::{Markup, PreEscaped, Render, html};
 use railgate_text::shorten;
+use sha2::{Digest, Sha256};
 
 const DOCTYPE: PreEscaped<&str> = PreEscaped("<!doctype html>\n");
 const STYLE: PreEscaped<&str> = PreEscaped(include_str!("style.css"));
+const SORT: &str = include_str!("sort.js");
 
 /// Most characters of a text.
 const LONGEST_TEXT: usize = 4000;
@@ -53,12 +57,26 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
 
 /// Returns a whole page with a title, a body and the text at its end.
 pub fn page(title: &str, body: &Markup, footer: &Markup) -> String {
+    whole(title, body, footer, None)
+}
+
+/// As [`page`], with tables that can be sorted, and a box that hides rows without its text. Without scripts it is the same as [`page`].
+pub fn page_with_sorting(title: &str, body: &Markup, footer: &Markup) -> String {
+    whole(title, body, footer, Some(SORT))
+}
+
+fn whole(title: &str, body: &Markup, footer: &Markup, script: Option<&str>) -> String {
+    let mut policy = "default-src 'none'; style-src 'unsafe-inline'".to_owned();
+    if let Some(script) = script {
+        let digest = BASE64_STANDARD.encode(Sha256::digest(script));
+        policy.push_str(&format!("; script-src 'sha256-{digest}'"));
+    }
     let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                meta http-equiv="Content-Security-Policy" content=(policy);
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="referrer" content="no-referrer";
                 title { (Text(title)) }
@@ -67,7 +85,8 @@ pub fn page(title: &str, body: &Markup, footer: &Markup) -> String {
             body { main {
                 (body)
                 footer { (footer) }
-            } }
+            }
+            @if let Some(script) = script { script { (PreEscaped(script)) } } }
         }
     };
     page.into_string()
@@ -85,5 +104,17 @@ mod tests {
             !page.contains("<script>") && !page.contains('\u{202e}') && !page.contains(&"z".repeat(4001))
         );
         assert_eq!(page.matches("&lt;script&gt;").count(), 3);
+    }
+
+    #[test]
+    fn the_policy_permits_the_one_script_alone() {
+        let body = html! { p { "x" } };
+        assert!(!page("x", &body, &body).contains("script"));
+        let page = page_with_sorting("x", &body, &body);
+        let (_, script) = page.split_once("<script>").unwrap();
+        let (script, _) = script.split_once("</script>").unwrap();
+        let digest = BASE64_STANDARD.encode(Sha256::digest(script));
+        assert!(page.contains(&format!("script-src 'sha256-{digest}'\"")), "{page}");
+        assert_eq!(page.matches("<script").count(), 1);
     }
 }

@@ -1,0 +1,172 @@
+//! Where nodes are, and their state: a square for each node, by rack, or by leaf switch where no rack is known.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use railgate_fleet::{NodeRecord, SharedKind, Standing};
+use railgate_page::Text;
+use railgate_text::shorten;
+
+use crate::Facts;
+use crate::words::{more, plural};
+
+/// Places that are drawn. Each one with its squares takes up to 10 kB.
+const MOST_PLACES: usize = 600;
+/// Longest name of a place, characters.
+const LONGEST_NAME: usize = 40;
+/// Squares in a line of a place.
+const IN_LINE: usize = 32;
+const SQUARE: usize = 12;
+
+/// The state of a node, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    InService,
+    Unknown,
+    Probation,
+    Lemon,
+    Out,
+    InIncident,
+}
+
+impl State {
+    const ALL: [State; 6] =
+        [State::InService, State::Unknown, State::Probation, State::Lemon, State::Out, State::InIncident];
+
+    fn words(self) -> &'static str {
+        match self {
+            State::InService => "in service",
+            State::Unknown => "could not tell",
+            State::Probation => "on probation",
+            State::Lemon => "lemon",
+            State::Out => "out of service",
+            State::InIncident => "in an open incident",
+        }
+    }
+
+    fn class(self) -> &'static str {
+        match self {
+            State::InService => "good",
+            State::Unknown => "unknown",
+            State::Probation => "calm",
+            State::Lemon => "warn",
+            State::Out => "out",
+            State::InIncident => "bad",
+        }
+    }
+
+    fn of(record: &NodeRecord) -> State {
+        if record.in_incident {
+            State::InIncident
+        } else if record.out_of_service {
+            State::Out
+        } else {
+            match record.standing {
+                Standing::Lemon => State::Lemon,
+                Standing::Probation => State::Probation,
+                Standing::Unknown => State::Unknown,
+                Standing::Ordinary => State::InService,
+            }
+        }
+    }
+}
+
+/// Nodes of a place, by name.
+struct Place<'a> {
+    name: String,
+    nodes: Vec<(&'a str, State)>,
+}
+
+impl Place<'_> {
+    /// `8 nodes: 7 in service, 1 lemon`.
+    fn words(&self) -> String {
+        let count = |state: State| self.nodes.iter().filter(|(_, of)| *of == state).count();
+        let counts = State::ALL.map(|state| (count(state), state.words()));
+        let counts: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, words)| format!("{count} {words}"))
+            .collect();
+        format!("{}: {}", plural(self.nodes.len(), "node"), counts.join(", "))
+    }
+
+    fn worst(&self) -> Option<State> {
+        self.nodes.iter().map(|(_, state)| *state).max()
+    }
+}
+
+/// The places of one kind, and how many nodes have none.
+fn places<'a>(facts: &Facts<'a>, kind: SharedKind) -> (Vec<Place<'a>>, usize) {
+    let mut of_name: BTreeMap<&str, Vec<(&str, State)>> = BTreeMap::new();
+    let mut without = 0;
+    for record in &facts.judgement.nodes {
+        // A node of a rail-optimised network is below several leaf switches: it has a square in each.
+        let mut is_placed = false;
+        for (_, name) in facts.history.shares(&record.node).filter(|(of, _)| *of == kind) {
+            of_name.entry(name).or_default().push((&record.node, State::of(record)));
+            is_placed = true;
+        }
+        without += usize::from(!is_placed);
+    }
+    let place = |(name, nodes): (&str, Vec<(&'a str, State)>)| Place { name: name.to_owned(), nodes };
+    (of_name.into_iter().map(place).collect(), without)
+}
+
+pub(crate) fn html(facts: &Facts<'_>) -> Markup {
+    let kinds = [(SharedKind::Rack, "rack"), (SharedKind::Leaf, "leaf switch")];
+    let found = kinds.map(|(kind, words)| (words, places(facts, kind)));
+    let drawn = found.into_iter().find(|(_, (places, _))| !places.is_empty());
+    html! {
+        h2 { "Map" }
+        div.card {
+            @if let Some((kind, (places, without))) = drawn { (map(kind, places, without)) }
+            @else { p { "No racks or leaf switches are known: name them in [fleet] of railgate.toml." } }
+        }
+    }
+}
+
+/// Places with something else than nodes in service come first; the others unfold.
+fn map(kind: &str, places: Vec<Place<'_>>, without: usize) -> Markup {
+    let all = places.len();
+    let (mut first, rest): (Vec<Place<'_>>, Vec<Place<'_>>) =
+        places.into_iter().partition(|place| place.worst() > Some(State::InService));
+    first.truncate(MOST_PLACES);
+    let left = MOST_PLACES - first.len();
+    let shown = first.len() + rest.len().min(left);
+    html! {
+        p.soft {
+            "By " (kind) ". "
+            @for state in State::ALL { span.(state.class()) { "■" } " " (state.words()) " " }
+        }
+        @if first.is_empty() { p { "All nodes are in service." } }
+        div.places { @for place in &first { (one(place)) } }
+        @if !rest.is_empty() {
+            details {
+                summary { "All nodes in service: " (plural(rest.len(), "place")) }
+                div.places { @for place in rest.iter().take(left) { (one(place)) } }
+            }
+        }
+        (more(all, shown, "railgate fleet --format json"))
+        @if without > 0 { p.soft { (plural(without, "node")) " without a known " (kind) "." } }
+    }
+}
+
+fn one(place: &Place<'_>) -> Markup {
+    let words = place.words();
+    let lines = place.nodes.len().div_ceil(IN_LINE).max(1);
+    let columns = place.nodes.len().clamp(1, IN_LINE);
+    let (width, height) = (columns * SQUARE, lines * SQUARE);
+    html! {
+        div.place {
+            strong { (Text(&shorten(&place.name, LONGEST_NAME))) }
+            svg.map width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } role="img" aria-label=(words) {
+                @for (index, (node, state)) in place.nodes.iter().enumerate() {
+                    rect.(state.class()) x=(index % IN_LINE * SQUARE) y=(index / IN_LINE * SQUARE) width="10" height="10" {
+                        title { (Text(node)) ": " (state.words()) }
+                    }
+                }
+            }
+            span.soft { (words) }
+        }
+    }
+}
