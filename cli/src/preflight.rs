@@ -270,7 +270,7 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results, until: Option<Instan
         let tested = results.end_round(&pairs);
         // Without any result, a further round would have none either.
         let is_over = tested.is_empty() && why.is_some();
-        results.rounds.push(Round { pairs, tested });
+        results.rounds.push(Round { pairs, tested, measured_again: 0 });
         if is_over {
             break;
         }

@@ -251,7 +251,7 @@ mod tests {
         let pair = Pair { left: 0, right: 1 };
         let outcome = || Outcome::Measured { gbps: [390.0, 400.0], latency_us: 2.0 };
         let tested = (0..2).map(|rail| Tested { pair, rail, outcome: outcome() }).collect();
-        results.rounds.push(Round { pairs: vec![pair], tested });
+        results.rounds.push(Round { pairs: vec![pair], tested, measured_again: 0 });
         results.net = Some(net);
         results
     }

@@ -394,7 +394,7 @@ mod tests {
             }
             let tested = results.end_round(&pairs);
             assert_eq!(tested.len(), 2 * pairs.len());
-            results.rounds.push(Round { pairs, tested });
+            results.rounds.push(Round { pairs, tested, measured_again: 0 });
         }
         results.report = plan.report(&results.rounds);
         results.net = Some(Net::Rdma);

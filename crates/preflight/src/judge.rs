@@ -132,7 +132,7 @@ impl Medians {
 }
 
 /// Returns whether figures can be measurements. Results come from other nodes.
-fn valid(gbps: [f64; 2], latency_us: f64) -> bool {
+pub(crate) fn valid(gbps: [f64; 2], latency_us: f64) -> bool {
     let valid = |value: f64| value.is_finite() && value >= 0.0;
     gbps.into_iter().all(valid) && valid(latency_us)
 }

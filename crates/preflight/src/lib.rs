@@ -7,6 +7,9 @@
 //! 2. Other partners, across leafs where possible. No two suspects of the same rail are paired if that can be avoided.
 //! 3. Only if a result was bad: each suspect with a third partner whose same rail was good, and each suspicious path again.
 //!
+//! In each round [`Plan::again`] returns the slow pairs, which the caller measures again before it asks for the next round;
+//! [`Round::measure_again`] takes the results. The best measurement counts, and wrong values, failures and ports that were down stay.
+//!
 //! [`Plan::report`] then finds, for each rail on its own, the faults that explain all bad results:
 //!
 //! 1. An end whose port was down is named. Its results are not evidence about its partners.
@@ -25,6 +28,7 @@
 //! whose pair was not tested. Rails that are all equally slow are found only with [`Settings::expected_gbps`].
 
 mod accuse;
+mod again;
 mod judge;
 mod links;
 mod nccl_tests;
@@ -39,5 +43,7 @@ mod verdict;
 pub use judge::{Judged, Judgement, Usual};
 pub use nccl_tests::{AllReduce, SizeResult};
 pub use rounds::Plan;
-pub use types::{End, MAX_ROUNDS, Outcome, Pair, Place, Round, Settings, Tested};
+pub use types::{
+    DEFAULT_REPEATS, End, MAX_REPEATS, MAX_ROUNDS, Outcome, Pair, Place, Round, Settings, Tested,
+};
 pub use verdict::{Note, NoteKind, Report, Sign, Verdict, What};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::again;
 use crate::judge::judge;
 use crate::links::Links;
 use crate::third;
@@ -48,6 +49,19 @@ impl Plan {
             _ => third::pairs(&self.places, &self.links(history)),
         };
         (!pairs.is_empty()).then(|| sorted(pairs))
+    }
+
+    /// Returns the pairs of the last round that are measured again now, in the order of the round: those with a rail that is slow in a direction or has a
+    /// high latency, by the limits of [`Plan::report`] or less than 1 % away from them: the medians move a little with each result. Wrong values, failures and ports that are down are no reason.
+    ///
+    /// Two more conditions limit the time. A rail on which more than half of the pairs are slow, and more than 4, is no reason: a pause does
+    /// not slow most nodes down at once, and what all nodes have is for [`What::AllNodes`](crate::What::AllNodes). Nor is a rail that
+    /// stayed slow in two earlier rounds: its other partners were repeats, too.
+    ///
+    /// The caller limits how often it asks in a round, for example to [`DEFAULT_REPEATS`](crate::DEFAULT_REPEATS).
+    pub fn again(&self, history: &[Round]) -> Vec<Pair> {
+        let Some(round) = history.last() else { return Vec::new() };
+        again::pairs(&judge(&self.places, &again::limits(&self.settings), history), round, history.len())
     }
 
     /// Returns which ends, nodes and paths the results accuse.

@@ -1,5 +1,6 @@
 //! Tests against a simulated fabric.
 
+mod again;
 mod any_input;
 mod faults;
 mod few_nodes;

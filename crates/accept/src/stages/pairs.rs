@@ -177,7 +177,8 @@ fn hear(build: &mut Build<'_>, nets: &mut BTreeMap<String, OfNet>, of: &Of<'_>, 
         for one in &tested {
             figures(build, net, of.unit.repetition, one);
         }
-        all.rounds.push(Round { pairs: round.pairs.into_iter().filter_map(translated).collect(), tested });
+        let pairs = round.pairs.into_iter().filter_map(translated).collect();
+        all.rounds.push(Round { pairs, tested, measured_again: round.measured_again });
     }
 }
 

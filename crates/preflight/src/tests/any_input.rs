@@ -26,7 +26,7 @@ fn round() -> impl Strategy<Value = Round> {
         outcome,
     });
     (proptest::collection::vec(pair, 0..6), proptest::collection::vec(tested, 0..40))
-        .prop_map(|(pairs, tested)| Round { pairs, tested })
+        .prop_map(|(pairs, tested)| Round { pairs, tested, measured_again: 0 })
 }
 
 proptest! {
@@ -34,6 +34,7 @@ proptest! {
     fn any_results_give_a_valid_round_and_a_report(
         leafs in proptest::collection::vec(proptest::collection::vec(proptest::option::of(0..3_u32), 0..4), 0..10),
         history in proptest::collection::vec(round(), 0..5),
+        more in round(),
     ) {
         let nodes = leafs.len();
         let plan = Plan::new(leafs.into_iter().map(|leafs| Place { leafs }).collect(), Settings::default());
@@ -42,6 +43,15 @@ proptest! {
             let in_pairs: BTreeSet<usize> = pairs.iter().flat_map(|pair| [pair.left, pair.right]).collect();
             prop_assert_eq!(in_pairs.len(), pairs.len() * 2);
             prop_assert!(in_pairs.iter().all(|node| *node < nodes));
+        }
+        let again = plan.again(&history);
+        let in_pairs: BTreeSet<usize> = again.iter().flat_map(|pair| [pair.left, pair.right]).collect();
+        prop_assert_eq!(in_pairs.len(), again.len() * 2);
+        prop_assert!(in_pairs.iter().all(|node| *node < nodes));
+        let mut history = history;
+        if let Some(last) = history.last_mut() {
+            prop_assert!(again.iter().all(|pair| last.pairs.contains(pair)));
+            last.measure_again(&again, more.tested);
         }
         let report = plan.report(&history);
         for verdict in &report.verdicts {

@@ -55,6 +55,16 @@ fn tested_pairs(nodes: usize) -> Vec<Pair> {
 }
 
 #[test]
+fn a_rail_and_a_node_are_named_without_repeats() {
+    for (node, harm) in (0..64).flat_map(|node| HARMS.map(|harm| (node, harm))) {
+        for fault in [Fault::Rail(End { node, rail: node % 8 }, harm), Fault::Node(node, harm)] {
+            let fabric = Fabric::new(64, QUIET, u64::try_from(node).unwrap()).with(&[fault]);
+            assert_named(&fabric.repeats(0).run(), &[fault], "64 nodes, no repeats");
+        }
+    }
+}
+
+#[test]
 fn a_path_is_named_wherever_it_is() {
     for nodes in [4, 8, 64] {
         for Pair { left, right } in tested_pairs(nodes) {

@@ -24,7 +24,7 @@ fn report(
             outcome: result(at + 1, (left, right), rail),
         });
         let pairs = pairs.iter().map(|(left, right)| Pair { left: *left, right: *right }).collect();
-        Round { tested: tested.collect(), pairs }
+        Round { tested: tested.collect(), pairs, measured_again: 0 }
     });
     let plan = Plan::new(vec![Place::unknown(rails); 4], Settings::default());
     plan.report(&history.collect::<Vec<_>>())

@@ -13,7 +13,7 @@ fn plan(places: Vec<Place>) -> Plan {
 fn good(pairs: Vec<Pair>) -> Round {
     let outcome = Outcome::Measured { gbps: [390.0; 2], latency_us: 3.0 };
     let each = |pair: &Pair| Tested { pair: *pair, rail: 0, outcome: outcome.clone() };
-    Round { tested: pairs.iter().map(each).collect(), pairs }
+    Round { tested: pairs.iter().map(each).collect(), pairs, measured_again: 0 }
 }
 
 /// The first two rounds, in which all is good.

@@ -14,7 +14,7 @@ fn report(result: impl Fn(Pair) -> Outcome) -> Report {
     while let Some(pairs) = plan.next(&rounds) {
         let tested =
             pairs.iter().map(|pair| Tested { pair: *pair, rail: 0, outcome: result(*pair) }).collect();
-        rounds.push(Round { pairs, tested });
+        rounds.push(Round { pairs, tested, measured_again: 0 });
     }
     plan.report(&rounds)
 }
@@ -112,7 +112,7 @@ fn results_are_the_same_after_json() {
     let text = serde_json::to_string(&bad).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), bad, "{text}");
     let tested = Tested { pair: Pair { left: 0, right: 1 }, rail: 0, outcome: measured(389.0, 12.5) };
-    let rounds = [Round { pairs: vec![tested.pair], tested: vec![tested] }];
+    let rounds = [Round { pairs: vec![tested.pair], tested: vec![tested], measured_again: 0 }];
     let text = serde_json::to_string(&rounds).unwrap();
     assert_eq!(serde_json::from_str::<[Round; 1]>(&text).unwrap(), rounds, "{text}");
 }

@@ -1,7 +1,7 @@
 //! A simulated fabric with planted faults.
 
 use super::measured::Measured;
-use crate::{End, Outcome, Pair, Place, Plan, Report, Round, Settings, Tested, What};
+use crate::{DEFAULT_REPEATS, End, Outcome, Pair, Place, Plan, Report, Round, Settings, Tested, What};
 
 /// A small deterministic generator (SplitMix64): a failing case can be repeated from its seed.
 #[derive(Clone, Debug)]
@@ -111,7 +111,8 @@ impl Fault {
     }
 }
 
-/// A fabric, the faults planted in it, and slow moments of single tests: round from 1, pair, rail.
+/// A fabric, the faults planted in it, and slow moments of single tests: round from 1, pair, rail. Such a moment outlasts all measurements of
+/// its round.
 #[derive(Clone, Debug)]
 pub(super) struct Fabric {
     pub(super) places: Vec<Place>,
@@ -119,6 +120,12 @@ pub(super) struct Fabric {
     pub(super) settings: Settings,
     pub(super) faults: Vec<Fault>,
     pub(super) moments: Vec<(usize, Pair, usize)>,
+    /// How often the slow pairs of a round are measured again.
+    pub(super) repeats: usize,
+    /// Shares of the bandwidth that a slow part sends and receives; `None`: 30 to 70 % of both.
+    pub(super) slow: Option<[f64; 2]>,
+    /// Of this many measurements of a part that corrupts, one has wrong values.
+    pub(super) one_corrupt_in: usize,
     pub(super) random: Random,
 }
 
@@ -139,11 +146,26 @@ impl Fabric {
     pub(super) fn new(nodes: usize, noise: Noise, seed: u64) -> Self {
         let random = Random(seed);
         let settings = Settings::default();
-        Fabric { places: places(nodes), noise, settings, faults: Vec::new(), moments: Vec::new(), random }
+        Fabric {
+            places: places(nodes),
+            noise,
+            settings,
+            faults: Vec::new(),
+            moments: Vec::new(),
+            repeats: DEFAULT_REPEATS,
+            slow: None,
+            one_corrupt_in: 1,
+            random,
+        }
     }
 
     pub(super) fn with(mut self, faults: &[Fault]) -> Self {
         self.faults.extend(faults);
+        self
+    }
+
+    pub(super) fn repeats(mut self, repeats: usize) -> Self {
+        self.repeats = repeats;
         self
     }
 
@@ -158,12 +180,24 @@ impl Fabric {
         while let Some(pairs) = plan.next(&rounds) {
             assert!(rounds.len() < 3, "a fourth round");
             let round = rounds.len() + 1;
-            let tested = pairs.iter().flat_map(|pair| (0..8).map(move |rail| (*pair, rail)));
-            let tested: Vec<Tested> = tested.map(|(pair, rail)| self.test(round, pair, rail)).collect();
-            rounds.push(Round { pairs, tested });
+            let tested = self.tests(round, &pairs);
+            rounds.push(Round { pairs, tested, measured_again: 0 });
+            for _ in 0..self.repeats {
+                let again = plan.again(&rounds);
+                if again.is_empty() {
+                    break;
+                }
+                let tested = self.tests(round, &again);
+                rounds.last_mut().unwrap().measure_again(&again, tested);
+            }
         }
         let report = plan.report(&rounds);
         Run { rounds, report }
+    }
+
+    fn tests(&mut self, round: usize, pairs: &[Pair]) -> Vec<Tested> {
+        let tests = pairs.iter().flat_map(|pair| (0..8).map(move |rail| (*pair, rail)));
+        tests.map(|(pair, rail)| self.test(round, pair, rail)).collect()
     }
 
     fn test(&mut self, round: usize, pair: Pair, rail: usize) -> Tested {
@@ -184,9 +218,12 @@ impl Fabric {
         let mut outcome = None;
         for (harm, node) in self.faults.clone().into_iter().filter_map(|fault| fault.on(pair, rail)) {
             let share = 0.3 + 0.4 * self.random.share();
+            let [sent, received] = self.slow.unwrap_or([share; 2]);
             match harm {
-                Harm::Slow => gbps = gbps.map(|value| value * share),
+                Harm::Slow if node == Some(pair.right) => gbps = [gbps[0] * received, gbps[1] * sent],
+                Harm::Slow => gbps = [gbps[0] * sent, gbps[1] * received],
                 Harm::Late => latency_us *= 10.0,
+                Harm::Corrupt if self.random.below(self.one_corrupt_in) > 0 => {}
                 Harm::Corrupt => {
                     let left = node.is_none_or(|node| node == pair.left);
                     let right = node.is_some_and(|node| node == pair.right);
