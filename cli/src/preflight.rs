@@ -14,7 +14,7 @@ mod steps;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use railgate_preflight::{Plan, Round, Settings};
+use railgate_preflight::{DEFAULT_REPEATS, MAX_REPEATS, Pair, Plan, Round, Settings, Tested};
 use railgate_slurm::hostlist;
 
 use crate::output::{Format, complain};
@@ -41,7 +41,8 @@ Examples, in a job script before srun:
   railgate preflight --format json > preflight.json
 
 Every node computes and copies on its GPUs and compares each value; then pairs of nodes write and read each other's \
-memory on all rails at once, in two rounds with different partners, and in a third if a result is bad. If \
+memory on all rails at once, in two rounds with different partners, and in a third if a result is bad. A pair with a slow \
+rail is measured again in the same round, and its best measurement counts. If \
 all_reduce_perf of nccl-tests is in PATH, it then runs over all GPUs; its result names no node. Nothing is \
 drained: a node that is named here is bad for this job, and `railgate check --full` as root on it decides about the \
 node.
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// Bandwidth that every rail should reach in each direction, Gb/s [default: rails are compared with their median]
     #[arg(long, value_name = "GBPS", value_parser = rate)]
     expected_gbps: Option<f64>,
+    /// How many more times the slow pairs of a round are measured, at most; 0: each pair once
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_REPEATS, value_parser = repeats)]
+    repeats: usize,
     /// NCCL's own test over all nodes after the pairs: auto, none, or the path of all_reduce_perf of nccl-tests
     #[arg(long, value_name = "PROGRAM", default_value = "auto", value_parser = nccl::which)]
     nccl: nccl::Which,
@@ -96,6 +100,11 @@ fn rate(text: &str) -> Result<f64, String> {
     if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err("must be above 0 Gb/s".to_owned()) }
 }
 
+fn repeats(text: &str) -> Result<usize, String> {
+    let repeats = text.parse().ok().filter(|repeats| (0..=MAX_REPEATS).contains(repeats));
+    repeats.ok_or_else(|| format!("must be a number from 0 to {MAX_REPEATS}"))
+}
+
 pub(crate) fn run(site: &Site, args: &Args) -> anyhow::Result<u8> {
     if args.on_node {
         return node::run(site);
@@ -119,6 +128,7 @@ pub(crate) fn named_nodes(site: &Site) -> anyhow::Result<Vec<String>> {
         gpus: Gpus::Quick,
         net: By::Auto,
         expected_gbps: None,
+        repeats: DEFAULT_REPEATS,
         nccl: nccl::Which::Auto,
         format: Format::Table,
         on_node: false,
@@ -247,35 +257,95 @@ fn rails(args: &Args, steps: &Steps, results: &mut Results, until: Option<Instan
     };
     let settings = Settings { expected_gbps: args.expected_gbps, max_latency_times, ..Settings::default() };
     let plan = Plan::new(places, settings);
-    while let Some(pairs) = plan.next(&results.rounds) {
+    let pairs = OfPairs { net, steps, nodes: &nodes };
+    while let Some(of_round) = plan.next(&results.rounds) {
+        let number = results.rounds.len() + 1;
         if is_too_late(until, ROUND) {
-            results.no_time(&nodes, &format!("round {}", results.rounds.len() + 1));
+            results.no_time(&nodes, &format!("round {number}"));
             break;
         }
-        let many = if pairs.len() == 1 { "pair" } else { "pairs" };
-        complain!("preflight: round {}, {} {many} of nodes", results.rounds.len() + 1, pairs.len());
-        let names = |node: usize| nodes.get(node).cloned().unwrap_or_default();
-        let order = Order::Pairs {
-            net,
-            pairs: pairs.iter().map(|pair| (names(pair.left), names(pair.right))).collect(),
-            port: port(&results.job),
-        };
-        results.begin_round();
-        let why = steps.run(&order, ROUND, &mut |line| results.hear(line));
-        if let Some(why) = &why {
-            let both = pairs.iter().flat_map(|pair| [names(pair.left), names(pair.right)]);
-            let of_pairs: Vec<String> = both.collect();
-            results.end_step(&of_pairs, &format!("round {}", results.rounds.len() + 1), Some(why));
-        }
-        let tested = results.end_round(&pairs);
+        let many = if of_round.len() == 1 { "pair" } else { "pairs" };
+        complain!("preflight: round {number}, {} {many} of nodes", of_round.len());
+        let (tested, why) = pairs.test(results, &of_round, None, &format!("round {number}"));
         // Without any result, a further round would have none either.
         let is_over = tested.is_empty() && why.is_some();
-        results.rounds.push(Round { pairs, tested, measured_again: 0 });
+        results.rounds.push(Round { pairs: of_round, tested, measured_again: 0 });
         if is_over {
             break;
         }
+        pairs.measure_again(results, &plan, args.repeats, until);
     }
     results.report = plan.report(&results.rounds);
+}
+
+/// Lets pairs of nodes test each other.
+#[derive(Clone, Copy)]
+struct OfPairs<'a> {
+    net: Net,
+    steps: &'a Steps,
+    nodes: &'a [String],
+}
+
+impl OfPairs<'_> {
+    /// Measures the slow pairs of the last round again: a fault stays, a moment in which a processor did something else does not.
+    fn measure_again(&self, results: &mut Results, plan: &Plan, repeats: usize, until: Option<Instant>) {
+        let number = results.rounds.len();
+        for _ in 0..repeats {
+            let again = plan.again(&results.rounds);
+            if again.is_empty() {
+                return;
+            }
+            // Another round shows more than a repeat, so that time for one is left over.
+            if is_too_late(until, ROUND + ROUND) {
+                complain!("preflight: no time left to measure slow pairs of round {number} again");
+                return;
+            }
+            let many = if again.len() == 1 { "pair" } else { "pairs" };
+            complain!("preflight: round {number} again, {} slow {many} of nodes", again.len());
+            let on = self.names(&again);
+            let what = format!("round {number}, measured again");
+            let (tested, why) = self.test(results, &again, Some(&on), &what);
+            if let Some(round) = results.rounds.last_mut() {
+                round.measure_again(&again, tested);
+            }
+            if why.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Runs a step on the nodes of the pairs, or on all nodes of the job. Returns the results, and why some may lack.
+    fn test(
+        &self,
+        results: &mut Results,
+        pairs: &[Pair],
+        on: Option<&[String]>,
+        what: &str,
+    ) -> (Vec<Tested>, Option<String>) {
+        let order = Order::Pairs {
+            net: self.net,
+            pairs: pairs.iter().map(|pair| (self.name(pair.left), self.name(pair.right))).collect(),
+            port: port(&results.job),
+        };
+        results.begin_round();
+        let hear = &mut |line| results.hear(line);
+        let why = match on {
+            Some(nodes) => self.steps.run_on(nodes, &order, ROUND, hear),
+            None => self.steps.run(&order, ROUND, hear),
+        };
+        if let Some(why) = &why {
+            results.end_step(&self.names(pairs), what, Some(why));
+        }
+        (results.end_round(pairs), why)
+    }
+
+    fn name(&self, node: usize) -> String {
+        self.nodes.get(node).cloned().unwrap_or_default()
+    }
+
+    fn names(&self, pairs: &[Pair]) -> Vec<String> {
+        pairs.iter().flat_map(|pair| [self.name(pair.left), self.name(pair.right)]).collect()
+    }
 }
 
 impl Gpus {
@@ -318,6 +388,14 @@ mod tests {
         assert!(!is_too_late(Some(until), Duration::from_secs(60)));
         assert!(is_too_late(Some(until), Duration::from_secs(3601)));
         assert!(is_too_late(Some(Instant::now()), ROUND));
+    }
+
+    #[test]
+    fn repeats_are_few() {
+        assert_eq!(["0", "2", "5"].map(repeats), [Ok(0), Ok(2), Ok(5)]);
+        for wrong in ["6", "-1", "1.5", "", "x"] {
+            assert_eq!(repeats(wrong), Err("must be a number from 0 to 5".to_owned()), "{wrong}");
+        }
     }
 
     #[test]

@@ -28,7 +28,9 @@ echo "  1073741824     268435456     float     sum      -1  39041.0   27.50   48
 [ "$wrong" = 0 ] || exit 1
 "##;
 
-/// Prints what the tasks of four healthy nodes print. `$STEP` names a kind of step, and what srun does from there on.
+/// Prints what the tasks of four healthy nodes print. `$STEP` names a kind of step, and what srun does from there on. `$SLOW` are the numbers
+/// of the steps in which pairs are tested and gn2 sends at a quarter of the rate, `$REPEATS` those
+/// of the steps that are repeats.
 const SRUN: &str = r#"#!/bin/bash
 for word; do
     case $word in
@@ -53,15 +55,33 @@ case $STEP in
     ;;
 "one silent in $kind") silent=gn3 ;;
 esac
-rail='{"device":"mlx5_0","peer_device":"mlx5_0","gbps":{"write_out":391.0},"latency_us":{"median_out":2.1},"wrong_words":{"out":0,"in":0},"first_wrong":{},"error":null}'
+rail_of() {
+    local rate=391.0
+    [[ $1 = gn2 && " $SLOW " = *" $count "* ]] && rate=96.5
+    echo '{"device":"mlx5_0","peer_device":"mlx5_0","gbps":{"write_out":'$rate'},"latency_us":{"median_out":2.1},"wrong_words":{"out":0,"in":0},"first_wrong":{},"error":null}'
+}
+if [ "$kind" = pairs ]; then
+    count=0
+    [ -e "$0.count" ] && read -r count <"$0.count"
+    count=$((count + 1))
+    echo "$count" >"$0.count"
+    # A repeat starts tasks only on the nodes of its pairs.
+    if [[ " $REPEATS " = *" $count "* ]]; then
+        [[ $* = *'--nodes 2 --ntasks 2'*--nodelist=gn[[]* ]] || exit 9
+    else
+        [[ $* = *'--nodes 4 --ntasks 4'* && $* != *--nodelist* ]] || exit 9
+    fi
+fi
 for node in gn1 gn2 gn3 gn4; do
     [ "$node" = "$silent" ] && continue
+    # Tasks of nodes that are in no pair print nothing.
+    [[ $kind = pairs && $RAILGATE_PREFLIGHT != *"\"$node\""* ]] && continue
     values='{"right":{"compared":9}}'
     [ "$node $BAD" = 'gn2 gpu' ] && values='{"wrong":{"compared":9,"wrong":1,"first":[]}}'
     case $kind in
     gpus) echo '{"gpu":{"node":"'$node'","test":{"gpu":"0000:61:00.0","model":"H","test":"gemm-bf16","seconds":0.1,"values":'$values',"measured":{}}}}' ;;
     devices) echo '{"devices":{"node":"'$node'","devices":["mlx5_0"]}}' ;;
-    pairs) echo '{"rail":{"node":"'$node'","rail":0,"outcome":'$rail'}}' ;;
+    pairs) echo '{"rail":{"node":"'$node'","rail":0,"outcome":'$(rail_of "$node")'}}' ;;
     esac
 done
 exit 0
@@ -118,6 +138,68 @@ fn four_healthy_nodes() {
                 NCCL     not run: no all_reduce_perf in PATH (--nccl PATH or selftest.all_reduce_perf names one)\n\
                 ANSWER   nothing is wrong with the nodes of this job, as far as these tests see\n";
     assert_eq!((all.code, all.table.as_str()), (Some(0), want), "{}", all.messages);
+}
+
+const AGAIN: &str = "AGAIN    slow pairs were measured again, and the best measurement counts: ";
+
+/// The `RAILS` line of so many rounds of four nodes with one rail, and so many tests.
+fn rails(rounds: usize, tests: usize) -> String {
+    format!(
+        "RAILS    1 rail by RDMA, {rounds} rounds: {tests} of {tests} tests measured; median 391.00 Gb/s in each direction, 2.1 µs\n"
+    )
+}
+
+#[test]
+fn a_slow_pair_is_measured_again_in_the_same_round() {
+    let all = preflight(&["--nccl", "none"], &[("SLOW", "1"), ("REPEATS", "2")]);
+    let answer = "ANSWER   nothing is wrong with the nodes of this job, as far as these tests see\n";
+    let want = format!("job 7: 4 nodes\n{GPUS}{}{AGAIN}1 time in round 1\n{answer}", rails(2, 4));
+    assert_eq!((all.code, all.table), (Some(0), want), "{}", all.messages);
+    let messages: Vec<&str> = all.messages.lines().collect();
+    let at = messages.iter().position(|line| line.ends_with("preflight: round 1, 2 pairs of nodes"));
+    let next = at.and_then(|at| messages.get(at + 1)).copied().unwrap_or_default();
+    assert!(next.ends_with("preflight: round 1 again, 1 slow pair of nodes"), "{}", all.messages);
+    let before = preflight(&["--nccl", "none", "--before-script"], &[("SLOW", "1"), ("REPEATS", "2")]);
+    assert!(before.code == Some(0) && before.table.contains(AGAIN), "{}", before.table);
+
+    // Each pair once: the same pause needs a third round.
+    let once = preflight(&["--nccl", "none", "--repeats", "0"], &[("SLOW", "1")]);
+    let note = "NOTE     rail 0, round 1: 96 Gb/s from gn2 to gn1, where the median is 391 Gb/s; another test of the pair was good\n";
+    let want = format!("job 7: 4 nodes\n{GPUS}{}{note}{answer}", rails(3, 5));
+    assert_eq!((once.code, once.table), (Some(0), want), "{}", once.messages);
+
+    let json = preflight(&["--nccl", "none", "--format", "json"], &[("SLOW", "1 2"), ("REPEATS", "2 3")]);
+    let results: serde_json::Value = serde_json::from_str(&json.table).unwrap();
+    let again: Vec<_> =
+        results["rounds"].as_array().unwrap().iter().map(|round| &round["measured_again"]).collect();
+    assert_eq!(again, [2, 0]);
+    assert_eq!(
+        results["rounds"][0]["tested"][0]["outcome"]["measured"]["gbps"],
+        serde_json::json!([391.0, 391.0])
+    );
+}
+
+#[test]
+fn a_slow_rail_stays_slow_when_it_is_measured_again() {
+    let always = [("SLOW", "1 2 3 4 5 6 7"), ("REPEATS", "2 3 5 6")];
+    let all = preflight(&["--nccl", "none"], &always);
+    assert_eq!(all.code, Some(1), "{}", all.messages);
+    let again = format!("{AGAIN}2 times in round 1, 2 times in round 2\n");
+    assert!(all.table.contains("3 rounds: 5 of 5 tests measured"), "{}", all.table);
+    assert!(all.table.contains(&again), "{}", all.table);
+    let bad = "BAD      rail 0 of gn2: 96 Gb/s to gn1, 96 Gb/s to gn4 and 96 Gb/s to gn3, where the median is 391 Gb/s\n";
+    assert!(all.table.contains(bad) && all.table.matches("BAD ").count() == 1, "{}", all.table);
+    let before = preflight(&["--nccl", "none", "--before-script"], &always);
+    assert_eq!(before.code, Some(86), "{}", before.messages);
+}
+
+#[test]
+fn a_repeat_that_srun_does_not_start_leaves_the_first_result() {
+    let printed = preflight(&["--nccl", "none"], &[("STEP", "gone after pairs"), ("SLOW", "1")]);
+    let unknown = format!("UNKNOWN  gn[1-2]: no result of round 1, measured again: {GONE}\n");
+    assert!(printed.table.contains(&unknown), "{}", printed.table);
+    let bad = "BAD      rail 0 of gn1 or gn2, or the path between gn1 and gn2: 96 Gb/s from gn2 to gn1, where the median is 391 Gb/s; not confirmed\n";
+    assert!(printed.table.contains(bad) && printed.code == Some(1), "{}", printed.table);
 }
 
 #[test]

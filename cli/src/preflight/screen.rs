@@ -101,6 +101,22 @@ fn rails(results: &Results, text: &mut Lines) {
         latencies.len(),
         counted(tested.len(), "test")
     );
+    again(results, text);
+}
+
+/// How many pairs were measured again, by round: a result on this screen may be the best of several.
+fn again(results: &Results, text: &mut Lines) {
+    let rounds = results.rounds.iter().enumerate().filter(|(_, round)| round.measured_again > 0);
+    let counts: Vec<String> = rounds
+        .map(|(number, round)| format!("{} in round {}", counted(round.measured_again, "time"), number + 1))
+        .collect();
+    if !counts.is_empty() {
+        put!(
+            text,
+            "AGAIN    slow pairs were measured again, and the best measurement counts: {}",
+            counts.join(", ")
+        );
+    }
 }
 
 /// NCCL's own test, with what it is compared with.
