@@ -90,16 +90,25 @@ on() {
     nsenter --target "$(<"$work/$node")" --net --mount --root --wd "$@"
 }
 
-# Starts the program once on each node, as a user.
+# Starts the program once on each node, or on those of --nodelist=gn[1,3-4], as a user.
 cat >"$work/bin/srun" <<'SRUN'
 #!/bin/bash
+numbers=$(seq 1 4)
 while [[ $1 == --* ]]; do
     case $1 in
     --nodes | --ntasks | --jobid) shift 2 ;;
+    --nodelist=*)
+        list=${1#--nodelist=gn}
+        list=${list//[][]/}
+        numbers=
+        for range in ${list//,/ }; do numbers+=" $(seq "${range%-*}" "${range#*-}")"; done
+        shift
+        ;;
     *) shift ;;
     esac
 done
-for node in gn1 gn2 gn3 gn4; do
+for number in $numbers; do
+    node=gn$number
     nsenter --target "$(</tmp/preflight/$node)" --net --mount --root --wd \
         setpriv --reuid 5001 --regid 5001 --clear-groups \
         env SLURMD_NODENAME="$node" "$@" &

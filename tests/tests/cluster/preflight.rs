@@ -199,7 +199,7 @@ type Measured = (Vec<Vec<f64>>, Vec<Vec<f64>>);
 /// Runs so many preflights over TCP and returns what they measured.
 fn healthy(cluster: &Cluster, runs: usize) -> Result<Measured> {
     let script = format!(
-        "for n in $(seq {runs}); do railgate preflight --net tcp --gpus none --nccl none --format json; done; true"
+        "for n in $(seq {runs}); do railgate preflight --net tcp --gpus none --nccl none --repeats 0 --format json; done; true"
     );
     let id = cluster.alice().sbatch(&["-N4", "-o", "noise.%j", "-e", "/dev/null"], &script)?;
     cluster.wait_job(id, &["COMPLETED"], 60 * MINUTE)?;
