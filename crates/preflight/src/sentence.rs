@@ -77,7 +77,7 @@ impl Note {
         let (rail, round) = (self.test.tested.rail, self.test.round);
         let why = match self.kind {
             NoteKind::SlowOnce => "another test of the pair was good",
-            NoteKind::SlowNotRepeated => "both were good with others, and no test was left to repeat it",
+            NoteKind::SlowNotRepeated => "both were good with others, and no round was left to test it again",
             NoteKind::LateOnce => "not repeated with other partners",
         };
         let usual = usual(&self.test).unwrap_or_default();

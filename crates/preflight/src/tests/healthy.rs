@@ -105,7 +105,7 @@ fn pauses_of_the_machine_are_named_without_repeats_and_rarely_confirmed() {
     }
 }
 
-/// As the command measures unless it is told otherwise: the numbers are in docs/accuracy.md.
+/// With the repeats that the command makes by default: the numbers are in docs/accuracy.md.
 #[test]
 fn pauses_of_the_machine_accuse_nothing() {
     for (allocations, without, width) in
