@@ -3,7 +3,7 @@
 # veth) for the fabric checks and the RDMA self-test, and control groups of version 2 for jobs that run out of memory under
 # Slurm. `run.sh PROGRAMS SELFTEST PLANTED`, with the folder of the built programs and the self-test built without and with
 # `--features plant,small`, prints one line for each check and exits with 0 if all have the expected result. The kernel is kept in
-# /var/cache/railgate/vm. RAILGATE_VM names the parts that run (default: `verbs,pair,memory`; `preflight` takes five minutes more,
+# /var/cache/railgate/vm. RAILGATE_VM names the parts that run (default: `verbs,pair,memory`; `preflight` takes seven minutes more,
 # `noise` measures for half an hour).
 set -euo pipefail
 
