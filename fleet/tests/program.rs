@@ -277,3 +277,42 @@ fn a_wrong_pause_and_hostile_arguments_are_refused() {
         assert!(!said.contains('\u{1b}') && !said.contains('\u{202e}'), "{said:?}");
     }
 }
+
+/// Ends of jobs in ten minutes at 2,000 a minute.
+const ENDS: u32 = 20_000;
+
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::disallowed_macros, reason = "the figures are its result")]
+fn how_fast_ends_of_jobs_are_taken_in() {
+    let place = Place::new();
+    let begin = now() - 3_600_000;
+    for job in 1..=ENDS {
+        let end = begin + u64::from(job) * 600_000 / u64::from(ENDS);
+        place.put(job, "slurm-end.json", &end_of(job, "COMPLETED", end), USER, 0);
+        place.put(job, "n1.json", &report("n1", job, USER, end), USER, USER);
+    }
+    let begin = std::time::Instant::now();
+    let mut passes = 0;
+    loop {
+        passes += 1;
+        let words = ["--config", "railgate.toml", "--state", "state", "once"];
+        let program = env!("CARGO_BIN_EXE_railgate-fleet");
+        let mut one_core = std::process::Command::new("taskset");
+        one_core.args(["-c", "0", program]).args(words);
+        let done = one_core.current_dir(place.dir.path()).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        println!("pass {passes}, after {:.1} s: {}", begin.elapsed().as_secs_f64(), said.trim());
+        if said.contains(" 0 new events") {
+            break;
+        }
+    }
+    let ended = place.events().iter().filter(|event| matches!(event.what, What::JobEnded(_))).count();
+    let minutes = begin.elapsed().as_secs_f64() / 60.0;
+    println!(
+        "{ended} ends of jobs on one core: {:.0} a minute; slurmctld was asked {} times in {minutes:.1} min",
+        f64::from(ENDS) / minutes,
+        place.asked()
+    );
+    assert_eq!(ended, usize::try_from(ENDS).unwrap());
+}
