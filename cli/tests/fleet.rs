@@ -228,10 +228,10 @@ fn the_page_has_lemons_incidents_and_nodes_out_of_service() {
             "1 lemon, 1 node out of service",
             "drain it after a self-test confirms a fault",
             "4 x GPU on card GPU-5",
-            "<td>n07</td><td>an admin</td><td>new fans</td>",
+            "<td class=\"l\">n07</td><td>an admin</td><td>new fans</td>",
             "640 GPU-hours",
             "without 1 attempt without GPUs or without a report of their number",
-            "<td>n[00-29]</td>",
+            "<td class=\"l\">n[00-29]</td>",
             "<td class=\"n\">1</td><td>uid 4000000000</td>",
         ],
     );

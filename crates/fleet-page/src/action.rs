@@ -93,7 +93,7 @@ impl<'a> Todo<'a> {
         html! {
             h3 { "Open incidents: " (self.incidents.len()) }
             @if rows.is_empty() { p { "None: no nodes fail together now." } }
-            (table(&["@Since", "Cause", "#Nodes that failed", "Names of nodes", "Incident"], &rows))
+            (table(&["@Since", "Cause", "#Nodes that failed", "%Names of nodes", "Incident"], &rows))
             (more(self.incidents.len(), rows.len(), "railgate fleet incidents"))
         }
     }
@@ -138,7 +138,7 @@ impl<'a> Todo<'a> {
         html! {
             h3 { "Nodes out of service: " (nodes) }
             @if rows.is_empty() { p { "None: all known nodes take jobs." } }
-            (table(&["@Since", "#Nodes", "Names of nodes", "Drained by", "Reason in Slurm"], &rows))
+            (table(&["@Since", "#Nodes", "%Names of nodes", "Drained by", "Reason in Slurm"], &rows))
             (more(self.out.len(), rows.len(), "railgate fleet"))
         }
     }

@@ -141,7 +141,7 @@ fn ended(facts: &Facts<'_>) -> Markup {
         h2 { "Incidents that have ended" }
         div.card {
             @if rows.is_empty() { p { "None." } }
-            (table(&["@First fault", "@Last fault", "Cause", "#Nodes", "Incident", "Names of nodes"], &rows))
+            (table(&["@First fault", "@Last fault", "Cause", "#Nodes", "Incident", "%Names of nodes"], &rows))
             (more(ended.len(), rows.len(), "railgate fleet incidents"))
         }
     }

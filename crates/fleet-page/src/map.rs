@@ -109,12 +109,20 @@ fn places<'a>(facts: &Facts<'a>, kind: SharedKind) -> (Vec<Place<'a>>, usize) {
         without += usize::from(!is_placed);
     }
     let place = |(name, nodes): (&str, Vec<(&'a str, State)>)| Place { name: name.to_owned(), nodes };
-    (of_name.into_iter().map(place).collect(), without)
+    let mut places: Vec<Place<'_>> = of_name.into_iter().map(place).collect();
+    places.sort_by(|one, other| in_numbers(&one.name).cmp(&in_numbers(&other.name)));
+    (places, without)
+}
+
+/// `r9` before `r10`: the name without its last number, and that number.
+fn in_numbers(name: &str) -> (&str, u64, &str) {
+    let text = name.trim_end_matches(|character: char| character.is_ascii_digit());
+    let number = name.get(text.len()..).and_then(|digits| digits.parse().ok()).unwrap_or(0);
+    (text, number, name)
 }
 
 pub(crate) fn html(facts: &Facts<'_>) -> Markup {
-    let kinds = [(SharedKind::Rack, "rack"), (SharedKind::Leaf, "leaf switch")];
-    let found = kinds.map(|(kind, words)| (words, places(facts, kind)));
+    let found = [SharedKind::Rack, SharedKind::Leaf].map(|kind| (kind, places(facts, kind)));
     let drawn = found.into_iter().find(|(_, (places, _))| !places.is_empty());
     html! {
         h2 { "Map" }
@@ -126,7 +134,7 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
 }
 
 /// Places with something else than nodes in service come first; the others unfold.
-fn map(kind: &str, places: Vec<Place<'_>>, without: usize) -> Markup {
+fn map(kind: SharedKind, places: Vec<Place<'_>>, without: usize) -> Markup {
     let all = places.len();
     let (mut first, rest): (Vec<Place<'_>>, Vec<Place<'_>>) =
         places.into_iter().partition(|place| place.worst() > Some(State::InService));
@@ -135,7 +143,7 @@ fn map(kind: &str, places: Vec<Place<'_>>, without: usize) -> Markup {
     let shown = first.len() + rest.len().min(left);
     html! {
         p.soft {
-            "By " (kind) ". "
+            "By " (kind.to_string()) ". "
             @for state in State::ALL { span.(state.class()) { "■" } " " (state.words()) " " }
         }
         @if first.is_empty() { p { "All nodes are in service." } }
@@ -147,7 +155,7 @@ fn map(kind: &str, places: Vec<Place<'_>>, without: usize) -> Markup {
             }
         }
         (more(all, shown, "railgate fleet --format json"))
-        @if without > 0 { p.soft { (plural(without, "node")) " without a known " (kind) "." } }
+        @if without > 0 { p.soft { (plural(without, "node")) " without a known " (kind.to_string()) "." } }
     }
 }
 

@@ -163,8 +163,8 @@ fn the_page_begins_with_what_needs_action() {
             "Rate, times the fleet's (90 % interval)",
             "drain it after a self-test confirms a fault",
             "4 x GPU",
-            "<td>n60</td><td>railgate</td><td>railgate: gpu-lost@3: off bus, Xid 79; reboot [epilog job=48213]",
-            "<td>n62</td><td>Slurm</td><td>Kill task failed",
+            "<td class=\"l\">n60</td><td>railgate</td><td>railgate: gpu-lost@3: off bus, Xid 79; reboot [epilog job=48213]",
+            "<td class=\"l\">n62</td><td>Slurm</td><td>Kill task failed",
         ],
     );
     let places: Vec<usize> =

@@ -14,21 +14,12 @@ const LINE: f64 = 20.0;
 /// Incidents that are drawn, the newest ones.
 const MOST: usize = 2000;
 
-/// What its nodes had in common. The order is that of the lines.
-fn kind(reason: &Reason) -> (u8, &'static str) {
+/// What its nodes had in common: a place before jobs.
+fn kind(reason: &Reason) -> (bool, Option<SharedKind>, String) {
     match reason {
-        Reason::Shared(shared) => match shared.kind {
-            SharedKind::Leaf => (0, "leaf switch"),
-            SharedKind::Rail => (1, "rail"),
-            SharedKind::Rack => (2, "rack"),
-            SharedKind::Pdu => (3, "power unit"),
-            SharedKind::Cooling => (4, "cooling"),
-            SharedKind::FileServer => (5, "file server"),
-            SharedKind::Driver => (6, "driver"),
-            SharedKind::Image => (7, "image"),
-        },
-        Reason::Job { .. } => (8, "one job"),
-        Reason::User { .. } => (9, "jobs of one user"),
+        Reason::Shared(shared) => (false, Some(shared.kind), shared.kind.to_string()),
+        Reason::Job { .. } => (true, None, "one job".to_owned()),
+        Reason::User { .. } => (true, None, "jobs of one user".to_owned()),
     }
 }
 
@@ -37,7 +28,7 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
     let now = facts.history.now();
     let in_scale = |incident: &&Incident| incident.end.unwrap_or(now) >= scale.start();
     let all = facts.judgement.incidents.iter().filter(in_scale).count();
-    let mut lines: BTreeMap<(u8, &str), Vec<&Incident>> = BTreeMap::new();
+    let mut lines: BTreeMap<(bool, Option<SharedKind>, String), Vec<&Incident>> = BTreeMap::new();
     // The judgement has them by start.
     for incident in facts.judgement.incidents.iter().rev().filter(in_scale).take(MOST) {
         lines.entry(kind(&incident.reason)).or_default().push(incident);
@@ -57,7 +48,7 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
                     svg.wide viewBox={ "0 0 " (WIDTH) " " (Tenths(height)) } role="img"
                         aria-label={ "Incidents by day: " (plural(all, "incident")) ". The tables have each one." } {
                         (scale.grid(height))
-                        @for (index, ((_, name), incidents)) in lines.iter().enumerate() {
+                        @for (index, ((_, _, name), incidents)) in lines.iter().enumerate() {
                             (line(scale, now, name, incidents, TOP + LINE * index as f64))
                         }
                     }

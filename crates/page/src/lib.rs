@@ -25,12 +25,14 @@ impl Render for Text<'_> {
     }
 }
 
-/// Returns a table, or nothing without rows. Columns whose name begins with `#` are numbers, with `` ` `` code, with `@` times.
+/// Returns a table, or nothing without rows. Columns whose name begins with `#` are numbers, with `` ` `` code, with `@` times, with `%`
+/// lists without blanks, for example of nodes.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
     let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
         Some('#') => Some("n"),
         Some('`') => Some("c"),
         Some('@') => Some("t"),
+        Some('%') => Some("l"),
         _ => None,
     };
     html! {
@@ -38,7 +40,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
             div.scroll { table {
                 thead { tr {
                     @for (column, name) in head.iter().enumerate() {
-                        th class=[class(column)] { (Text(name.trim_start_matches(['#', '`', '@']))) }
+                        th class=[class(column)] { (Text(name.trim_start_matches(['#', '`', '@', '%']))) }
                     }
                 } }
                 tbody {

@@ -1,4 +1,4 @@
-//! The page of a large fleet stays small: it has no list of all nodes.
+//! The page of a large fleet stays small: of all nodes it has a square, and no row.
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "prints how long a page takes")]
 
 use std::collections::BTreeMap;
