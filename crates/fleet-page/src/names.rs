@@ -39,7 +39,7 @@ impl Names {
         match (reason, self) {
             (Reason::Shared(_), _) => what.clone(),
             (Reason::Job { job, attempt }, Names::Shown { .. }) => {
-                let owner = history.attempts().iter().find(|one| one.job == *job && one.attempt == *attempt);
+                let owner = history.attempt(*job, *attempt);
                 let owner = owner.map_or_else(String::new, |one| format!(" of {}", self.user(one.uid)));
                 format!("{failed} of {of} nodes of job {job}{owner} failed with it: {cause}")
             }

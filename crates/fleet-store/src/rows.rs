@@ -1,5 +1,6 @@
 //! Events as rows, with a checksum.
 
+use std::borrow::Cow;
 use std::num::NonZero;
 use std::ops::RangeInclusive;
 use std::panic::resume_unwind;
@@ -10,13 +11,13 @@ use std::thread::{Builder, available_parallelism, scope};
 
 use railgate_fleet::Event;
 use railgate_model::UnixMillis;
-use rusqlite::Connection;
+use rusqlite::{Connection, Rows};
 use sha2::{Digest, Sha256};
 
 use crate::StoreError;
 
-/// Bytes of a checksum: enough to find damage, which is not made on purpose.
-const CHECKSUM: usize = 8;
+/// The first bytes of a hash: enough to find damage, which is not made on purpose.
+type Checksum = [u8; 8];
 
 /// Rows that one thread checks and parses at once.
 const BATCH: usize = 2048;
@@ -24,31 +25,29 @@ const BATCH: usize = 2048;
 /// Most threads that check and parse rows, which takes longer than reading them. SQLite reads in one thread, which keeps no more busy.
 const PARSERS: usize = 4;
 
-/// A batch of rows, and its number.
-type Batch = (usize, Vec<Row>);
-
 /// The events of a batch, and its number.
 type Part = (usize, Result<Vec<Event>, StoreError>);
 
 /// A row of the table `event`.
-pub(crate) struct Row {
-    pub(crate) id: String,
+pub(crate) struct Row<'a> {
+    pub(crate) id: &'a str,
     pub(crate) time: i64,
-    pub(crate) body: String,
-    pub(crate) checksum: Vec<u8>,
+    pub(crate) body: Cow<'a, str>,
+    /// `None` if it has another length.
+    pub(crate) checksum: Option<Checksum>,
 }
 
-impl Row {
-    pub(crate) fn of(event: &Event, path: &Path) -> Result<Row, StoreError> {
+impl Row<'_> {
+    pub(crate) fn of<'a>(event: &'a Event, path: &Path) -> Result<Row<'a>, StoreError> {
         let body = serde_json::to_string(event).map_err(|why| StoreError::io(path, why.into()))?;
         let time = milliseconds(event.time);
         let checksum = checksum(&event.id, time, &body);
-        Ok(Row { id: event.id.clone(), time, body, checksum })
+        Ok(Row { id: &event.id, time, body: body.into(), checksum })
     }
 
     fn event(&self, path: &Path) -> Result<Event, StoreError> {
         let damaged = || StoreError::damaged(path, format!("event {}", self.id));
-        if checksum(&self.id, self.time, &self.body) != self.checksum {
+        if self.checksum.is_none() || checksum(self.id, self.time, &self.body) != self.checksum {
             return Err(damaged());
         }
         serde_json::from_str(&self.body).map_err(|_| damaged())
@@ -60,22 +59,73 @@ pub(crate) fn milliseconds(time: UnixMillis) -> i64 {
     i64::try_from(time).unwrap_or(i64::MAX)
 }
 
-fn checksum(id: &str, time: i64, body: &str) -> Vec<u8> {
+fn checksum(id: &str, time: i64, body: &str) -> Option<Checksum> {
     let mut sum = Sha256::new();
     for part in [id.as_bytes(), &time.to_le_bytes(), body.as_bytes()] {
         sum.update(part.len().to_le_bytes());
         sum.update(part);
     }
-    sum.finalize().iter().take(CHECKSUM).copied().collect()
+    sum.finalize().first_chunk().copied()
 }
 
-fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-    Ok(Row { id: row.get(0)?, time: row.get(1)?, body: row.get(2)?, checksum: row.get(3)? })
+fn row<'a>(row: &'a rusqlite::Row<'_>) -> rusqlite::Result<Row<'a>> {
+    Ok(Row {
+        id: row.get_ref(0)?.as_str()?,
+        time: row.get(1)?,
+        body: row.get_ref(2)?.as_str()?.into(),
+        checksum: row.get_ref(3)?.as_blob()?.try_into().ok(),
+    })
+}
+
+/// Rows that one thread checks and parses at once. Their texts are in one piece of memory: one for each would be allocated in one
+/// thread and released in another, which takes longer than to copy it.
+#[derive(Default)]
+struct Batch {
+    number: usize,
+    /// Id and body of each row.
+    texts: String,
+    rows: Vec<Place>,
+}
+
+/// A row of a batch, with the ends of its texts.
+struct Place {
+    id: usize,
+    body: usize,
+    time: i64,
+    checksum: Option<Checksum>,
+}
+
+impl Batch {
+    /// The next rows; empty if there are no more.
+    fn read(number: usize, rows: &mut Rows<'_>) -> rusqlite::Result<Batch> {
+        let mut batch = Batch { number, ..Batch::default() };
+        while batch.rows.len() < BATCH
+            && let Some(next) = rows.next()?
+        {
+            let Row { id, time, body, checksum } = row(next)?;
+            batch.texts.push_str(id);
+            let id = batch.texts.len();
+            batch.texts.push_str(&body);
+            batch.rows.push(Place { id, body: batch.texts.len(), time, checksum });
+        }
+        Ok(batch)
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let text = |from, to| self.texts.get(from..to).unwrap_or_default();
+        let starts = std::iter::once(0).chain(self.rows.iter().map(|row| row.body));
+        starts.zip(&self.rows).map(move |(start, row)| Row {
+            id: text(start, row.id),
+            time: row.time,
+            body: text(row.id, row.body).into(),
+            checksum: row.checksum,
+        })
+    }
 }
 
 /// Checks and parses rows in other threads. Returns the events from one time to another, both included, by batches in the order of the rows.
 fn parsed(
-    rows: impl Iterator<Item = Result<Row, StoreError>>,
+    mut rows: Rows<'_>,
     path: &Path,
     span: &RangeInclusive<UnixMillis>,
 ) -> Result<Vec<Vec<Event>>, StoreError> {
@@ -92,13 +142,9 @@ fn parsed(
         }
         // The parsers have the only ones: if all of them end, nothing waits for them.
         drop(batches);
-        let mut rows = rows;
         for number in 0_usize.. {
-            let mut batch = Vec::with_capacity(BATCH);
-            for row in rows.by_ref().take(BATCH) {
-                batch.push(row?);
-            }
-            if batch.is_empty() || to_parse.send((number, batch)).is_err() {
+            let batch = Batch::read(number, &mut rows).map_err(|why| unreadable(path, why))?;
+            if batch.rows.is_empty() || to_parse.send(batch).is_err() {
                 break;
             }
         }
@@ -119,8 +165,8 @@ fn parsed(
 fn parse(batches: &Mutex<Receiver<Batch>>, path: &Path, span: &RangeInclusive<UnixMillis>) -> Vec<Part> {
     let next = || batches.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let mut parts = Vec::new();
-    while let Some((number, rows)) = next() {
-        parts.push((number, events_of(&rows, path, span)));
+    while let Some(batch) = next() {
+        parts.push((batch.number, events_of(&batch, path, span)));
     }
     parts
 }
@@ -132,24 +178,32 @@ pub(crate) fn events(
     from: UnixMillis,
     to: UnixMillis,
 ) -> Result<Vec<Event>, StoreError> {
-    // A value of another type in a column is damage, not a wrong program.
-    let sqlite = |why: rusqlite::Error| match why {
-        rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..) => {
-            StoreError::damaged(path, why.to_string())
-        }
-        why => StoreError::sqlite(path, why),
-    };
+    let sqlite = |why| StoreError::sqlite(path, why);
     // All rows are read and checked: a damaged time must not hide a row.
     let mut statement =
         connection.prepare_cached("SELECT id, time, body, checksum FROM event").map_err(sqlite)?;
-    let rows = statement.query_map([], row).map_err(sqlite)?;
-    let batches = parsed(rows.map(|row| row.map_err(sqlite)), path, &(from..=to))?;
+    let rows = statement.query([]).map_err(sqlite)?;
+    let batches = parsed(rows, path, &(from..=to))?;
     Ok(sorted(batches))
 }
 
-fn events_of(rows: &[Row], path: &Path, span: &RangeInclusive<UnixMillis>) -> Result<Vec<Event>, StoreError> {
-    let mut events = Vec::with_capacity(rows.len());
-    for row in rows {
+/// A value of another type in a column is damage, not a wrong program.
+fn unreadable(path: &Path, why: rusqlite::Error) -> StoreError {
+    match why {
+        rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..) => {
+            StoreError::damaged(path, format!("a row of events: {why}"))
+        }
+        why => StoreError::sqlite(path, why),
+    }
+}
+
+fn events_of(
+    batch: &Batch,
+    path: &Path,
+    span: &RangeInclusive<UnixMillis>,
+) -> Result<Vec<Event>, StoreError> {
+    let mut events = Vec::with_capacity(batch.rows.len());
+    for row in batch.rows() {
         let event = row.event(path)?;
         if span.contains(&event.time) {
             events.push(event);
@@ -178,6 +232,7 @@ pub(crate) fn by_id(connection: &Connection, path: &Path, id: &str) -> Result<Op
     let sqlite = |why| StoreError::sqlite(path, why);
     let text = "SELECT id, time, body, checksum FROM event WHERE id = ?1";
     let mut statement = connection.prepare_cached(text).map_err(sqlite)?;
-    let mut rows = statement.query_map([id], row).map_err(sqlite)?;
-    rows.next().map(|row| row.map_err(sqlite)?.event(path)).transpose()
+    let mut rows = statement.query([id]).map_err(sqlite)?;
+    let found = rows.next().map_err(sqlite)?;
+    found.map(|found| row(found).map_err(sqlite)?.event(path)).transpose()
 }

@@ -354,4 +354,10 @@ fn many_events_are_read_by_time_and_id_and_the_first_damaged_one_is_named() {
     drop(file);
     let refused = Reader::open(&path).unwrap().events(0, u64::MAX).unwrap_err().to_string();
     assert!(refused.contains("damaged (event resume-2000)"), "{refused}");
+    // A value of another type is damage as well.
+    let file = rusqlite::Connection::open(&path).unwrap();
+    file.execute("UPDATE event SET body = x'00' WHERE id = 'resume-1000'", []).unwrap();
+    drop(file);
+    let refused = Reader::open(&path).unwrap().events(0, u64::MAX).unwrap_err().to_string();
+    assert!(refused.contains("damaged (a row of events: Invalid type)"), "{refused}");
 }

@@ -61,17 +61,18 @@ pub(crate) fn blames(
             of_attempt.entry(*attempt).or_default().push(index);
         }
     }
-    let blame = |(index, attempt): (usize, &crate::Attempt)| {
+    let blame = |(index, attempt): &(usize, &crate::Attempt)| {
         let Some((end, _)) = attempt.end else { return Blame::Running };
         if !has_failed(attempt) {
             return Blame::NotANode;
         }
-        let near: Vec<usize> = of_attempt.get(&index).into_iter().flatten().copied().collect();
+        let near: Vec<usize> = of_attempt.get(index).into_iter().flatten().copied().collect();
         let near: Vec<usize> =
             near.into_iter().filter(|fault| in_window(history, settings, &faults[*fault], end)).collect();
         of_one(history, faults, found, killers, &near)
     };
-    history.attempts.iter().enumerate().map(blame).collect()
+    let attempts: Vec<(usize, &crate::Attempt)> = history.attempts.iter().enumerate().collect();
+    parallel::map(&attempts, blame)
 }
 
 fn of_one(

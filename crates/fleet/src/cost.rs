@@ -15,7 +15,8 @@ use crate::event::{Attempt, Cause, Outcome, Progress};
 use crate::history::History;
 use crate::incident::Reason;
 use crate::judgement::Judgement;
-use crate::settings::{Settings, hours, seconds};
+use crate::parallel;
+use crate::settings::{DAY, Settings, hours, seconds};
 
 /// Both ends of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -161,27 +162,28 @@ pub struct Lost {
 
 /// Returns the costs of all jobs, by id.
 pub fn costs(history: &History, settings: &Settings) -> Vec<JobCost> {
-    let mut costs: Vec<JobCost> = Vec::new();
-    for of_job in history.attempts.chunk_by(|one, other| one.job == other.job) {
-        let (Some(first), Some(last)) = (of_job.first(), of_job.last()) else { continue };
-        let queued =
-            of_job.iter().map(|attempt| attempt.queued.min(attempt.start)).min().unwrap_or(first.start);
-        let end = of_job.iter().map(|attempt| end_of(history, attempt)).max().unwrap_or(first.start);
-        let wall_hours = hours(end.saturating_sub(queued));
-        let productive = of_job.iter().map(|attempt| productive_s(history, settings, attempt));
-        let productive_hours = productive.fold(Bounds::default(), Bounds::plus).times(1.0 / 3600.0);
-        costs.push(JobCost {
-            job: first.job,
-            uid: last.uid,
-            partition: last.partition.clone(),
-            attempts: of_job.len(),
-            wall_hours,
-            productive_hours,
-            ettr: (wall_hours > 0.0).then(|| productive_hours.times(1.0 / wall_hours).within(0.0, 1.0)),
-            reported: of_job.iter().all(|attempt| believable(history, attempt).is_some()),
-        });
-    }
-    costs
+    let jobs: Vec<&[Attempt]> = history.attempts.chunk_by(|one, other| one.job == other.job).collect();
+    parallel::map(&jobs, |of_job| cost(history, settings, of_job)).into_iter().flatten().collect()
+}
+
+/// The cost of a job by its attempts; `None` without any.
+fn cost(history: &History, settings: &Settings, of_job: &[Attempt]) -> Option<JobCost> {
+    let (first, last) = (of_job.first()?, of_job.last()?);
+    let queued = of_job.iter().map(|attempt| attempt.queued.min(attempt.start)).min()?;
+    let end = of_job.iter().map(|attempt| end_of(history, attempt)).max()?;
+    let wall_hours = hours(end.saturating_sub(queued));
+    let productive = of_job.iter().map(|attempt| productive_s(history, settings, attempt));
+    let productive_hours = productive.fold(Bounds::default(), Bounds::plus).times(1.0 / 3600.0);
+    Some(JobCost {
+        job: first.job,
+        uid: last.uid,
+        partition: last.partition.clone(),
+        attempts: of_job.len(),
+        wall_hours,
+        productive_hours,
+        ettr: (wall_hours > 0.0).then(|| productive_hours.times(1.0 / wall_hours).within(0.0, 1.0)),
+        reported: of_job.iter().all(|attempt| believable(history, attempt).is_some()),
+    })
 }
 
 fn end_of(history: &History, attempt: &Attempt) -> UnixMillis {
@@ -190,6 +192,11 @@ fn end_of(history: &History, attempt: &Attempt) -> UnixMillis {
 
 fn run_s(history: &History, attempt: &Attempt) -> f64 {
     seconds(end_of(history, attempt) - attempt.start)
+}
+
+/// Productive seconds of all attempts, in the order of [`History::attempts`].
+fn all_productive_s(history: &History, settings: &Settings) -> Vec<Bounds> {
+    parallel::map(&history.attempts, |attempt| productive_s(history, settings, attempt))
 }
 
 /// Productive seconds of an attempt.
@@ -254,14 +261,17 @@ fn reported_s(
 /// Returns productive GPU hours by partition and month. An attempt that spans months can have been productive in either: both
 /// intervals hold that.
 pub fn goodput(history: &History, settings: &Settings) -> Vec<Goodput> {
-    let mut sums: BTreeMap<(String, String), Goodput> = BTreeMap::new();
-    for attempt in &history.attempts {
-        let productive = productive_s(history, settings, attempt);
+    let begin = history.attempts.iter().map(|attempt| attempt.start).min().unwrap_or(history.now);
+    let end = history.attempts.iter().map(|attempt| end_of(history, attempt)).max().unwrap_or(history.now);
+    let months = months(begin, end);
+    let mut sums: BTreeMap<(&str, &str), Goodput> = BTreeMap::new();
+    for (attempt, productive) in history.attempts.iter().zip(all_productive_s(history, settings)) {
         let run = run_s(history, attempt);
-        for (month, part) in months(attempt.start, end_of(history, attempt)) {
-            let key = (attempt.partition.clone(), month.clone());
-            let new = || Goodput { partition: attempt.partition.clone(), month, ..Goodput::default() };
-            let sum = sums.entry(key).or_insert_with(new);
+        for (month, part) in parts(&months, attempt.start, end_of(history, attempt)) {
+            let partition = attempt.partition.as_str();
+            let new =
+                || Goodput { partition: partition.to_owned(), month: month.to_owned(), ..Goodput::default() };
+            let sum = sums.entry((partition, month)).or_insert_with(new);
             let of_month =
                 Bounds { low: productive.low - (run - part), high: productive.high }.within(0.0, part);
             let gpu_hours = f64::from(attempt.gpus) / 3600.0;
@@ -272,35 +282,38 @@ pub fn goodput(history: &History, settings: &Settings) -> Vec<Goodput> {
     sums.into_values().collect()
 }
 
-/// The months between two times, with their seconds.
-fn months(from: UnixMillis, to: UnixMillis) -> Vec<(String, f64)> {
-    const DAY: UnixMillis = 86_400_000;
-    let month = |time: UnixMillis| {
-        rfc3339(time).and_then(|text| text.get(..7).map(str::to_owned)).unwrap_or_default()
-    };
-    let mut months: Vec<(String, f64)> = Vec::new();
-    let mut at = from;
-    while at < to {
-        // Months begin with a day in UTC.
-        let next = ((at / DAY + 1) * DAY).min(to);
-        let part = seconds(next - at);
-        let name = month(at);
-        match months.last_mut() {
-            Some((last, sum)) if *last == name => *sum += part,
-            _ => months.push((name, part)),
-        }
-        at = next;
-    }
+/// The months between two times: when each begins, the first one at any time before, and its name.
+fn months(from: UnixMillis, to: UnixMillis) -> Vec<(UnixMillis, String)> {
+    // Months begin with a day in UTC.
+    let days = (from / DAY..=to / DAY).map(|day| day * DAY);
+    // A time without a name, thousands of years from now, belongs to the last month.
+    let named = days.map_while(|day| Some((day, rfc3339(day)?.get(..7)?.to_owned())));
+    let mut months: Vec<(UnixMillis, String)> = named.collect();
+    months.dedup_by(|(_, month), (_, before)| month == before);
     months
+}
+
+/// The months in which an attempt ran, with their seconds.
+fn parts(
+    months: &[(UnixMillis, String)],
+    from: UnixMillis,
+    to: UnixMillis,
+) -> impl Iterator<Item = (&str, f64)> {
+    let first = months.partition_point(|(begin, _)| *begin <= from).saturating_sub(1);
+    let of_run = months.iter().enumerate().skip(first).take_while(move |(_, (begin, _))| *begin < to);
+    of_run.filter(move |_| from < to).map(move |(index, (begin, month))| {
+        let end = months.get(index + 1).map_or(to, |(next, _)| to.min(*next));
+        (month.as_str(), seconds(end - from.max(*begin)))
+    })
 }
 
 /// Returns the GPU hours that ended attempts lost, by reason.
 pub fn lost_by_cause(history: &History, judgement: &Judgement, settings: &Settings) -> Vec<Lost> {
     let mut sums: BTreeMap<Loss, Lost> = BTreeMap::new();
-    for (attempt, blame) in history.attempts.iter().zip(&judgement.blames) {
+    let blamed = history.attempts.iter().zip(&judgement.blames);
+    for ((attempt, blame), productive) in blamed.zip(all_productive_s(history, settings)) {
         let Some(why) = loss(attempt, blame, judgement) else { continue };
         let run = run_s(history, attempt);
-        let productive = productive_s(history, settings, attempt);
         let lost = Bounds { low: run - productive.high, high: run - productive.low };
         let lost = lost.times(f64::from(attempt.gpus) / 3600.0);
         let new = || Lost { why: why.clone(), attempts: 0, gpu_hours: Bounds::default() };

@@ -78,9 +78,10 @@ impl Exposure {
     ///
     /// A stratum with few hours is drawn towards the rate of all: as if it had seen one more fault at that rate.
     pub(crate) fn rates(&self, faults: &[usize], from: UnixMillis, to: UnixMillis) -> Rates {
+        let nodes: Vec<usize> = (0..self.by_node.len()).collect();
         let mut sum = [0.0; STRATA.len()];
-        for node in 0..self.by_node.len() {
-            for (total, hours) in sum.iter_mut().zip(self.hours(node, from, to)) {
+        for of_node in parallel::map(&nodes, |node| self.hours(*node, from, to)) {
+            for (total, hours) in sum.iter_mut().zip(of_node) {
                 *total += hours;
             }
         }
@@ -127,7 +128,8 @@ fn of_node(known: &Node, runs: &[Run], now: UnixMillis) -> Vec<Stretch> {
         changes.push((*to, None, -1));
     }
     changes.push((now, None, 0));
-    changes.sort_unstable();
+    // Stable for its speed: most of them are in order.
+    changes.sort();
     let (mut stretches, mut jobs, mut out): (Vec<Stretch>, _, _) = (Vec::new(), [0; STRATA.len()], 0);
     let mut from = known.first;
     for (time, what, by) in changes {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use railgate_model::UnixMillis;
 
 use crate::event::{Attempt, Cause, Grade, Outcome};
-use crate::history::{History, Node, Observed};
+use crate::history::{History, Node, Observed, Span};
 use crate::parallel;
 use crate::settings::Settings;
 
@@ -105,21 +105,20 @@ fn near(
 ) -> Vec<usize> {
     let Some(of_node) = history.nodes.get(node) else { return Vec::new() };
     let is_near = |index: &&usize| {
-        history.attempts.get(**index).is_some_and(|attempt| match attempt.end {
-            None => attempt.start <= first,
-            Some((end, _)) => {
-                let from = attempt.start.max(end.saturating_sub(settings.before_end));
-                let ran = attempt.start <= first && first <= end;
+        let Span { start, end } = history.spans[**index];
+        match end {
+            None => start <= first,
+            Some(end) => {
+                let from = start.max(end.saturating_sub(settings.before_end));
+                let ran = start <= first && first <= end;
                 // An episode can last for days: its first observation counts, or one inside the window of this end.
                 let in_window = |time: UnixMillis| from <= time && time <= end + settings.after_end;
                 ran || in_window(first) || in_window(last)
             }
-        })
+        }
     };
     // Sorted by start: those that start later than the last observation are at the end.
-    let until = of_node
-        .attempts
-        .partition_point(|index| history.attempts.get(*index).is_some_and(|attempt| attempt.start <= last));
+    let until = of_node.attempts.partition_point(|index| history.spans[*index].start <= last);
     of_node.attempts[..until].iter().filter(is_near).copied().collect()
 }
 

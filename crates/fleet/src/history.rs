@@ -1,7 +1,8 @@
 //! Events put in order: the same for late, doubled and shuffled events.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
+use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::BuildHasher as _;
 
 use railgate_model::{Class, Severity, UnixMillis};
 
@@ -26,12 +27,16 @@ pub struct History {
     pub(crate) by_name: Vec<usize>,
     /// By job and attempt.
     pub(crate) attempts: Vec<Attempt>,
+    /// When each attempt started and ended. Apart from the attempts, which are large: millions are looked up.
+    pub(crate) spans: Vec<Span>,
     /// Indices of the nodes of each attempt.
     pub(crate) members: Vec<Vec<usize>>,
-    pub(crate) progress: BTreeMap<(u32, u32), Progress>,
-    pub(crate) restarts: BTreeMap<(u32, u32), Vec<UnixMillis>>,
+    /// By job and attempt.
+    pub(crate) progress: HashMap<(u32, u32), Progress>,
+    /// By job and attempt.
+    pub(crate) restarts: HashMap<(u32, u32), Vec<UnixMillis>>,
     /// Where each card was seen, one entry for each stay in a node: when it came, and the node.
-    stays: BTreeMap<String, Vec<(UnixMillis, usize)>>,
+    stays: HashMap<String, Vec<(UnixMillis, usize)>>,
     forged: usize,
     conflicting: usize,
 }
@@ -55,6 +60,14 @@ pub(crate) struct Node {
     /// Attempts on the node, by start.
     pub(crate) attempts: Vec<usize>,
     pub(crate) tested: Vec<(UnixMillis, bool)>,
+}
+
+/// When an attempt ran.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) start: UnixMillis,
+    /// `None` while it runs or if its end is not known.
+    pub(crate) end: Option<UnixMillis>,
 }
 
 /// One observation that something is wrong with a node.
@@ -96,16 +109,14 @@ impl History {
         let begin = ordered.iter().find(is_observed).map_or(now, |event| event.time);
         let last = ordered.last().map(|event| event.time);
         let mut history = History { now, begin, last, conflicting, ..History::default() };
-        let mut attempts: BTreeMap<(u32, u32), Attempt> = BTreeMap::new();
+        let mut attempts = Attempts::default();
         for event in ordered {
             if event.source == Source::User && event.what.needs_root() {
                 history.forged += 1;
                 continue;
             }
             match event.what {
-                What::JobStarted(attempt) | What::JobEnded(attempt) => {
-                    history.attempt(attempt, &mut attempts)
-                }
+                What::JobStarted(attempt) | What::JobEnded(attempt) => attempts.add(attempt),
                 What::Restarted { job, attempt } => {
                     history.restarts.entry((job, attempt)).or_default().push(event.time);
                 }
@@ -115,7 +126,7 @@ impl History {
                 about_node => history.about_node(event.time, about_node),
             }
         }
-        history.attempts = attempts.into_values().collect();
+        history.attempts = attempts.in_order();
         history.link();
         history
     }
@@ -150,7 +161,11 @@ impl History {
     /// Returns what a node shares with others now: leaf switches, rack, driver and so on. Nothing for an unknown node.
     pub fn shares(&self, node: &str) -> impl Iterator<Item = (SharedKind, &str)> {
         let node = self.find(node).and_then(|index| self.nodes.get(index));
-        node.into_iter().flat_map(|node| node.shares(self.now))
+        let places = node.into_iter().flat_map(|node| &node.places);
+        places.flat_map(|(kind, known)| {
+            let last = known.last().into_iter();
+            last.flat_map(|(_, names)| names).map(|name| (*kind, name.as_str()))
+        })
     }
 
     /// Returns what took a node out of service the last time, also if it is in service again. `None` if that never happened.
@@ -171,6 +186,13 @@ impl History {
     /// Returns all attempts by job and attempt.
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts
+    }
+
+    /// Returns an attempt of a job.
+    pub fn attempt(&self, job: u32, attempt: u32) -> Option<&Attempt> {
+        let of = |known: &Attempt| (known.job, known.attempt);
+        let index = self.attempts.binary_search_by_key(&(job, attempt), of).ok()?;
+        self.attempts.get(index)
     }
 
     /// The index of a node.
@@ -210,20 +232,6 @@ impl History {
         index
     }
 
-    /// An end replaces a start and not the reverse; of two ends the later event counts.
-    fn attempt(&mut self, attempt: Attempt, attempts: &mut BTreeMap<(u32, u32), Attempt>) {
-        let attempt = Attempt { end: attempt.end.filter(|(end, _)| *end >= attempt.start), ..attempt };
-        let key = (attempt.job, attempt.attempt);
-        match attempts.entry(key) {
-            btree_map::Entry::Vacant(new) => drop(new.insert(attempt)),
-            btree_map::Entry::Occupied(mut known) => {
-                if known.get().end.is_none() || attempt.end.is_some() {
-                    known.insert(attempt);
-                }
-            }
-        }
-    }
-
     fn about_node(&mut self, time: UnixMillis, what: What) {
         match what {
             What::Placed { node, shares } => {
@@ -238,13 +246,14 @@ impl History {
             }
             What::Cards { node, cards } => {
                 let cards: BTreeSet<String> = cards.into_iter().map(|card: Card| card.uuid).collect();
-                self.node(&node, time).cards.push((time, cards.clone()));
-                let index = self.find(&node);
-                for card in cards {
-                    let stays = self.stays.entry(card).or_default();
-                    let is_new = stays.last().map(|(_, node)| *node) != index;
-                    stays.extend(index.filter(|_| is_new).map(|index| (time, index)));
+                let index = self.index_of(&node, time);
+                for card in &cards {
+                    let stays = self.stays.entry(card.clone()).or_default();
+                    if stays.last().is_none_or(|(_, node)| *node != index) {
+                        stays.push((time, index));
+                    }
                 }
+                self.node(&node, time).cards.push((time, cards));
             }
             What::Finding(finding) => {
                 let counts = counts(&finding);
@@ -305,8 +314,10 @@ impl History {
 
     /// Indices of the nodes of an attempt, sorted, each once; `None` if there was no event about one of them.
     fn members_of(&self, attempt: &Attempt) -> Option<Vec<usize>> {
-        let mut members: Vec<usize> =
-            attempt.nodes.iter().map(|name| self.find(name)).collect::<Option<_>>()?;
+        let mut members = Vec::with_capacity(attempt.nodes.len());
+        for name in attempt.nodes.iter() {
+            members.push(self.find(name)?);
+        }
         members.sort_unstable();
         members.dedup();
         Some(members)
@@ -335,29 +346,64 @@ impl History {
         for (node, count) in self.nodes.iter_mut().zip(counts) {
             node.attempts.reserve_exact(count);
         }
-        for (index, (attempt, members)) in attempts.iter().zip(&self.members).enumerate() {
-            for node in members {
+        let span = |attempt: &Attempt| Span { start: attempt.start, end: attempt.end.map(|(end, _)| end) };
+        let spans: Vec<Span> = attempts.iter().map(span).collect();
+        let mut by_start: Vec<usize> = (0..attempts.len()).collect();
+        by_start.sort_by_key(|index| spans[*index].start);
+        for index in by_start {
+            for node in &self.members[index] {
                 let node = &mut self.nodes[*node];
-                node.first = node.first.min(attempt.start);
+                node.first = node.first.min(spans[index].start);
                 node.attempts.push(index);
             }
         }
         let now = self.now;
-        // Apart from the attempts, which are large: millions are looked up.
-        let starts: Vec<UnixMillis> = attempts.iter().map(|attempt| attempt.start).collect();
         for node in &mut self.nodes {
-            node.attempts.sort_by_key(|index| (starts[*index], *index));
             node.marks.sort_by_key(|mark| (mark.time, mark.out));
             let of_node = &node.attempts;
             let next_start = |time: UnixMillis| {
-                let next = of_node.partition_point(|index| starts[*index] <= time);
-                of_node.get(next).map(|index| starts[*index])
+                let next = of_node.partition_point(|index| spans[*index].start <= time);
+                of_node.get(next).map(|index| spans[*index].start)
             };
             node.out = out_of_service(&node.marks, next_start, now);
         }
-        self.attempts = attempts;
+        (self.attempts, self.spans) = (attempts, spans);
         self.by_name = (0..self.nodes.len()).collect();
         self.by_name.sort_by(|one, other| self.nodes[*one].name.cmp(&self.nodes[*other].name));
+    }
+}
+
+/// Attempts, each once.
+#[derive(Default)]
+struct Attempts {
+    /// In the order in which they became known.
+    all: Vec<Attempt>,
+    /// Indices by job and attempt. Apart from the attempts, which are large.
+    index: HashMap<(u32, u32), usize>,
+}
+
+impl Attempts {
+    /// An end replaces a start and not the reverse; of two ends the later event counts.
+    fn add(&mut self, attempt: Attempt) {
+        let attempt = Attempt { end: attempt.end.filter(|(end, _)| *end >= attempt.start), ..attempt };
+        match self.index.entry((attempt.job, attempt.attempt)) {
+            Entry::Vacant(new) => {
+                new.insert(self.all.len());
+                self.all.push(attempt);
+            }
+            Entry::Occupied(known) => {
+                let known = &mut self.all[*known.get()];
+                if known.end.is_none() || attempt.end.is_some() {
+                    *known = attempt;
+                }
+            }
+        }
+    }
+
+    /// All, by job and attempt.
+    fn in_order(mut self) -> Vec<Attempt> {
+        self.all.sort_by_key(|attempt| (attempt.job, attempt.attempt));
+        self.all
     }
 }
 
@@ -366,10 +412,17 @@ fn ordered(events: impl IntoIterator<Item = Event>, now: UnixMillis) -> (Vec<Eve
     let mut events: Vec<Event> = events.into_iter().filter(|event| event.time <= now).collect();
     let mut keep = vec![true; events.len()];
     let conflicting = {
-        // The event of each id that counts so far. Not sorted by id: the store has sorted the events by time, and has each id once.
-        let mut of_id: HashMap<&str, usize> = HashMap::with_capacity(events.len());
+        // Most ids are there once, by their hashes.
+        let seed = RandomState::new();
+        let hashes = parallel::map(&events, |event| seed.hash_one(&event.id));
+        let mut sorted = hashes.clone();
+        sorted.sort_unstable();
+        let is_pair = |pair: &&[u64]| pair[0] == pair[1];
+        let again: HashSet<u64> = sorted.windows(2).filter(is_pair).map(|pair| pair[0]).collect();
+        // The event of each id that counts so far.
+        let mut of_id: HashMap<&str, usize> = HashMap::new();
         let mut conflicting: HashSet<&str> = HashSet::new();
-        for (index, event) in events.iter().enumerate() {
+        for (index, event) in events.iter().enumerate().filter(|(index, _)| again.contains(&hashes[*index])) {
             match of_id.entry(&event.id) {
                 Entry::Vacant(new) => drop(new.insert(index)),
                 Entry::Occupied(mut known) => {
@@ -438,15 +491,8 @@ impl Observed {
 }
 
 impl Node {
-    /// What the node shared with others at a time: of each kind what was last known, or what became known first.
-    pub(crate) fn shares(&self, time: UnixMillis) -> impl Iterator<Item = (SharedKind, &str)> {
-        self.places.iter().flat_map(move |(kind, known)| {
-            let at = known.iter().rev().find(|(since, _)| *since <= time).or(known.first());
-            at.into_iter().flat_map(|(_, names)| names).map(|name| (*kind, name.as_str()))
-        })
-    }
-
-    /// When [`Node::shares`] contains what: from, and to where that has an end.
+    /// What the node shares with others: of each kind what was last known, or what became known first. From when, and to
+    /// when where that has an end.
     pub(crate) fn shared_when(
         &self,
     ) -> impl Iterator<Item = ((SharedKind, &str), UnixMillis, Option<UnixMillis>)> {

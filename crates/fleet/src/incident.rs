@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Cause, Grade, Shared, SharedKind};
 use crate::fault::{Fault, has_failed};
-use crate::history::History;
+use crate::history::{History, Node};
 use crate::parallel;
 use crate::settings::Settings;
 
@@ -105,7 +105,8 @@ struct Block {
 /// What nodes of the fleet share, numbered by kind and name.
 struct Fleet<'a> {
     shared: Vec<Part<'a>>,
-    numbers: HashMap<(SharedKind, &'a str), usize>,
+    /// For each node what it shares. By number: the names are long, and looked up for each fault.
+    of_node: Vec<Vec<Use>>,
     /// Number of what there is of each kind.
     kinds: BTreeMap<SharedKind, usize>,
 }
@@ -116,6 +117,15 @@ struct Part<'a> {
     name: &'a str,
     /// Number of nodes that share it, from each time at which it changes. Counted once: large clusters are searched again and again.
     nodes: Vec<(UnixMillis, usize)>,
+}
+
+/// When a node shares something.
+#[derive(Clone, Copy)]
+struct Use {
+    number: usize,
+    from: UnixMillis,
+    /// `None` while it has no end.
+    to: Option<UnixMillis>,
 }
 
 /// When an attempt ran. Apart from the attempt, which is large: a user has thousands, which are searched again and again.
@@ -426,8 +436,9 @@ impl<'a> Fleet<'a> {
     fn of(history: &'a History) -> Fleet<'a> {
         /// Nodes that came and went, by time.
         type Changes = BTreeMap<UnixMillis, (usize, usize)>;
-        let mut changes: BTreeMap<(SharedKind, &str), Changes> = BTreeMap::new();
-        for (shared, from, to) in history.nodes.iter().flat_map(|node| node.shared_when()) {
+        let mut changes: HashMap<(SharedKind, &str), Changes> = HashMap::new();
+        let all = || history.nodes.iter().map(Node::shared_when);
+        for (shared, from, to) in all().flatten() {
             let of = changes.entry(shared).or_default();
             of.entry(from).or_default().0 += 1;
             if let Some(to) = to {
@@ -443,13 +454,23 @@ impl<'a> Fleet<'a> {
             };
             changes.into_iter().map(step).collect()
         };
-        let mut fleet = Fleet { shared: Vec::new(), numbers: HashMap::new(), kinds: BTreeMap::new() };
-        for ((kind, name), changes) in changes {
-            fleet.numbers.insert((kind, name), fleet.shared.len());
-            fleet.shared.push(Part { kind, name, nodes: steps(changes) });
-            *fleet.kinds.entry(kind).or_insert(0) += 1;
+        let mut numbers: HashMap<(SharedKind, &str), usize> = HashMap::new();
+        let (mut shared, mut kinds) = (Vec::new(), BTreeMap::new());
+        for ((kind, name), changes) in changes.into_iter().collect::<BTreeMap<_, _>>() {
+            numbers.insert((kind, name), shared.len());
+            shared.push(Part { kind, name, nodes: steps(changes) });
+            *kinds.entry(kind).or_insert(0) += 1;
         }
-        fleet
+        let in_use =
+            |(shared, from, to)| numbers.get(&shared).map(|number| Use { number: *number, from, to });
+        let of_node = all().map(|of_node| of_node.filter_map(in_use).collect()).collect();
+        Fleet { shared, of_node, kinds }
+    }
+}
+
+impl Use {
+    fn contains(self, time: UnixMillis) -> bool {
+        self.from <= time && self.to.is_none_or(|to| time < to)
     }
 }
 
@@ -464,13 +485,13 @@ impl Part<'_> {
 /// Where a fault could belong: to what its node shares and that can show this cause, and to jobs that failed with it.
 fn places_of(history: &History, settings: &Settings, fleet: &Fleet<'_>, fault: &Fault) -> BTreeSet<Place> {
     let mut places = BTreeSet::new();
-    let shares = history.nodes.get(fault.node).into_iter().flat_map(|node| node.shares(fault.time));
-    for (kind, name) in shares {
+    for Use { number, .. } in fleet.of_node[fault.node].iter().filter(|shared| shared.contains(fault.time)) {
+        let Part { kind, name, .. } = fleet.shared[*number];
         // A node with eight rails has eight leaf switches: the port that failed names one.
         let is_other_leaf =
             kind == SharedKind::Leaf && !fault.leafs.is_empty() && !fault.leafs.contains(name);
         if kind.explains(fault.cause) && !is_other_leaf {
-            places.extend(fleet.numbers.get(&(kind, name)).map(|number| Place::Shared(*number)));
+            places.insert(Place::Shared(*number));
         }
     }
     for attempt in &fault.attempts {
@@ -496,6 +517,7 @@ fn blocks(
     faults: &[Fault],
 ) -> Vec<Block> {
     let mut blocks = Vec::new();
+    let fewest = settings.fewest_nodes.min(FEWEST_NODES_OF_JOB);
     for (place, of_place) in places {
         // An image explains nearly all causes, and so two failures at once that have nothing in common: one cause at a time.
         let is_image = |number: usize| fleet.shared[number].kind == SharedKind::Image;
@@ -507,7 +529,9 @@ fn blocks(
         }
         for group in groups.into_values() {
             let parts = without_pauses(group, settings, faults).into_iter();
-            blocks.extend(parts.map(|faults| Block { place: *place, faults }));
+            // Most have a single fault, which is no cluster.
+            let large = parts.filter(|faults| faults.len() >= fewest);
+            blocks.extend(large.map(|faults| Block { place: *place, faults }));
         }
     }
     blocks

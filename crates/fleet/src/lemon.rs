@@ -14,6 +14,7 @@ use crate::event::Cause;
 use crate::exposure::{Exposure, Rates};
 use crate::fault::Fault;
 use crate::history::{History, Node};
+use crate::parallel;
 use crate::settings::{DAY, Settings, hours};
 
 /// Shapes that are tried, from 2^-6 to 2^6: a fleet in which few nodes cause nearly all faults, to one of equal nodes.
@@ -132,8 +133,8 @@ pub(crate) fn records(case: &Case<'_>) -> Vec<NodeRecord> {
             of_card.entry(card).or_default().push(*index);
         }
     }
-    let nodes = 0..case.history.nodes.len();
-    let counts: Vec<Count> = nodes.map(|node| count(case, node, from, &of_node, &of_card)).collect();
+    let nodes: Vec<usize> = (0..case.history.nodes.len()).collect();
+    let counts = parallel::map(&nodes, |node| count(case, *node, from, &of_node, &of_card));
     let shape = shape(&counts);
     let named = discover(&tested(case, &counts), case.settings.false_lemons);
     let mut set_aside = vec![0; case.history.nodes.len()];

@@ -82,7 +82,8 @@ impl<'de> Visitor<'de> for List {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NodeNames, A::Error> {
-        let mut names = NodeNames::default();
+        // Room for a small job: with less, the pieces would be moved again and again.
+        let mut names = NodeNames { text: String::with_capacity(128), ends: Vec::with_capacity(16) };
         while list.next_element_seed(Next(&mut names))?.is_some() {}
         names.text.shrink_to_fit();
         names.ends.shrink_to_fit();
