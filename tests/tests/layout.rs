@@ -89,7 +89,7 @@ const MAY_USE: &[(&str, &[&str], &str)] = &[
         &["fsutil", "model", "profiles", "text"],
         "`simulate` makes snapshots as `probe` does, and judges nothing",
     ),
-    ("probe", &["child", "fsutil", "model", "text"], "`probe` reads the machine, and judges nothing"),
+    ("probe", &["child", "fsutil", "http", "model", "text"], "`probe` reads the machine, and judges nothing"),
     (
         "slurm",
         &["fsutil", "model", "rundir", "text"],

@@ -121,6 +121,39 @@ impl Http {
         self.answer(request.call())
     }
 
+    /// Gets a document from a service that marks its answers with a header. Any other answer is not the service's.
+    ///
+    /// # Errors
+    /// No answer within the limits, or an answer without this mark.
+    pub fn get_marked(
+        &self,
+        url: &str,
+        headers: &[(&str, &str)],
+        mark: (&str, &str),
+    ) -> Result<Answer, NoAnswer> {
+        let mut request = self.agent.get(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.call().map_err(|why| NoAnswer(words(&why)))?;
+        if response.headers().get(mark.0).is_none_or(|value| value.as_bytes() != mark.1.as_bytes()) {
+            return Err(NoAnswer(format!("the answer has no header {}: {}", mark.0, mark.1)));
+        }
+        self.answer(Ok(response))
+    }
+
+    /// Puts nothing at an address: some services start a session this way.
+    ///
+    /// # Errors
+    /// No answer within the limits.
+    pub fn put_nothing(&self, url: &str, headers: &[(&str, &str)]) -> Result<Answer, NoAnswer> {
+        let mut request = self.agent.put(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.answer(request.send_empty())
+    }
+
     fn answer(&self, sent: Result<Response<Body>, Error>) -> Result<Answer, NoAnswer> {
         let mut response = sent.map_err(|why| NoAnswer(words(&why)))?;
         let wait = response.headers().get("Retry-After").and_then(|value| value.to_str().ok());

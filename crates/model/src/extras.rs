@@ -3,8 +3,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    GpuSelfTest, Optic, Part, PciAddress, Reading, SelfTestLength, SelfTested, SiteCheck, SiteRequest,
-    TopologyFile,
+    CloudEvent, CloudService, GpuSelfTest, Optic, Part, PciAddress, Reading, SelfTestLength, SelfTested,
+    SiteCheck, SiteRequest, TopologyFile,
 };
 
 /// A reading that is made on request only, since it costs time or starts a program. It runs beside the parts.
@@ -22,6 +22,8 @@ pub enum Extra {
     TopologyFile,
     /// The version that the fabric manager's program prints.
     FabricManager(PathBuf),
+    /// What the provider of a virtual machine announces for it.
+    CloudMaintenance(CloudService),
 }
 
 /// A reading of devices that an earlier reading found: it can only be planned and made after the parts.
@@ -72,4 +74,7 @@ pub struct Extras {
     /// Version of the installed fabric manager, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric_manager: Option<Reading<String>>,
+    /// What the provider announces for this virtual machine, where it was asked; empty if it announces nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_maintenance: Option<Reading<Vec<CloudEvent>>>,
 }

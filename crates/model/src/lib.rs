@@ -7,6 +7,7 @@
 //!
 //! This crate uses no files, clock, processes or environment variables: `clippy.toml` forbids it.
 
+mod cloud_maintenance;
 mod compute_ports;
 mod distance;
 mod drive_health;
@@ -54,6 +55,7 @@ mod verdict;
 mod xid;
 pub mod xid_catalogue;
 
+pub use cloud_maintenance::{CloudEvent, CloudProvider, CloudService};
 pub use compute_ports::{Because, ComputePort, ComputePorts, NotCompute, compute_ports, port_state_text};
 pub use drive_health::DriveHealth;
 pub use extras::{Extra, Extras, FollowUp};

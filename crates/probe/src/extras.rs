@@ -1,5 +1,6 @@
 //! The readings that are made on request only. A new one is a file here, an arm of [`begin`], and a row of [`TASKS`].
 
+mod cloud_maintenance;
 mod drive_log;
 mod fabric_manager;
 mod mounts;
@@ -36,8 +37,15 @@ pub(crate) fn begin(extra: &Extra, ask: &mut Ask<'_>) -> Option<Put> {
         Extra::SiteChecks(checks) => Some(site_check::begin(checks, ask)),
         Extra::TopologyFile => Some(topology_file::begin(ask)),
         Extra::FabricManager(program) => Some(fabric_manager::begin(program, ask)),
+        Extra::CloudMaintenance(service) => cloud_maintenance::begin(*service, ask),
     }
 }
 
-pub(crate) const TASKS: &[Task] =
-    &[drive_log::TASK, mounts::TASK, site_check::TASK, topology_file::TASK, fabric_manager::TASK];
+pub(crate) const TASKS: &[Task] = &[
+    drive_log::TASK,
+    mounts::TASK,
+    site_check::TASK,
+    topology_file::TASK,
+    fabric_manager::TASK,
+    cloud_maintenance::TASK,
+];

@@ -1,4 +1,5 @@
-//! Reads this machine: NVML, sysfs, procfs, the kernel log, the modules of the network ports, the processes of a job.
+//! Reads this machine: NVML, sysfs, procfs, the kernel log, the modules of the network ports, the processes of a job, the
+//! metadata service of a cloud.
 //!
 //! [`live()`] reads a whole [`Snapshot`](railgate_model::Snapshot). Reads that can hang run in a child process with a
 //! deadline (`railgate-child`), so each program that uses this crate starts its `main` with [`dispatch`].
