@@ -334,6 +334,7 @@ fn sinfo_shows_the_check_of_every_drain() {
 }
 
 const SHOWN: &[&str] = &[
+    "cloud-main",
     "disk@/: 0.",
     "gpu-count@",
     "gpu-ecc@3:",

@@ -4,7 +4,7 @@ use Cause::{Gpu, Host, Network, Nvlink, Other, Power, Software, Storage, Thermal
 use Grade::{Hearsay, Proof, Sign};
 
 /// For each check: the part that failed, and the grade of a drain with this reason. Proof:
-/// the part is gone, or a test by root failed on it. Hearsay: a job can cause it.
+/// the part is gone, or a test by root failed on it. Hearsay: a job can cause it, or it is not a fault of the node.
 pub const CAUSES: &[(&str, Cause, Grade)] = &[
     ("gpu-lost", Gpu, Proof),
     ("gpu-recovery-action", Gpu, Proof),
@@ -74,6 +74,8 @@ pub const CAUSES: &[(&str, Cause, Grade)] = &[
     ("clock", Software, Sign),
     ("topology-file", Software, Sign),
     ("kernel-log", Software, Sign),
+    // The provider will take the machine away: no fault of the node.
+    ("cloud-maintenance", Other, Hearsay),
 ];
 
 /// Returns the failed part and the grade for a check id, for example `gpu-lost` or `site-raid`. A check of a later release is [`Cause::Other`] and hearsay.

@@ -608,6 +608,9 @@ pub const FAULTS: &[FaultInfo] = &[
         HostFault::TopologyStale,
         "the site's topology file describes another machine",
     ),
+    host("cloud-reboot", HostFault::CloudReboot, "Azure will reboot the machine in two hours"),
+    host("cloud-freeze", HostFault::CloudFreeze, "Azure will pause the machine in two hours"),
+    host("cloud-silent", HostFault::CloudSilent, "Azure's metadata service does not answer"),
     host("site-not-executable", HostFault::SiteNotExecutable, "the file of a site check is not executable"),
 ];
 

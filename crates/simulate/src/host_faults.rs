@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use railgate_model::{
-    BlockedProcess, DriveHealth, FileSystem, Part, Processes, Reading, Severity, SiteCheck, SiteFinding,
-    SiteOutcome, Snapshot, Space, System, TopologyFile, TopologyRemark,
+    BlockedProcess, CloudEvent, DriveHealth, FileSystem, Part, Processes, Reading, Severity, SiteCheck,
+    SiteFinding, SiteOutcome, Snapshot, Space, System, TopologyFile, TopologyRemark,
 };
 
 const DEADLINE_MS: f64 = 10_000.0;
@@ -52,6 +52,9 @@ pub enum HostFault {
     SiteNotExecutable,
     TopologyBroken,
     TopologyStale,
+    CloudReboot,
+    CloudFreeze,
+    CloudSilent,
     /// A line in the kernel log.
     LogLine(&'static str),
 }
@@ -92,6 +95,18 @@ pub(super) mod log_lines {
         "EDAC MC1: 2 CE memory read error on CPU_SrcID#0_MC#1_Chan#0_DIMM#0 (channel:0 slot:0)";
 }
 
+/// Adds an event of Azure that is due in two hours.
+fn announce(snapshot: &mut Snapshot, kind: &str) {
+    let event = CloudEvent {
+        kind: kind.to_owned(),
+        started: false,
+        start: Reading::Known(snapshot.taken + 2 * 3_600_000),
+        end: None,
+        text: "Host server is undergoing maintenance.".to_owned(),
+    };
+    snapshot.extras.cloud_maintenance = Some(Reading::Known(vec![event]));
+}
+
 /// Applies the fault and returns the line that the kernel logs for it, if any.
 pub(super) fn apply(snapshot: &mut Snapshot, fault: HostFault) -> Option<String> {
     match fault {
@@ -102,6 +117,13 @@ pub(super) fn apply(snapshot: &mut Snapshot, fault: HostFault) -> Option<String>
             if let Part::Read { data, .. } = &mut snapshot.host {
                 data.memory_mib = data.memory_mib.clone().map(|mib| mib - mib / 16);
             }
+        }
+        HostFault::CloudReboot => announce(snapshot, "Reboot"),
+        HostFault::CloudFreeze => announce(snapshot, "Freeze"),
+        HostFault::CloudSilent => {
+            let why =
+                "169.254.169.254:80: /metadata/scheduledevents: no answer within the deadline".to_owned();
+            snapshot.extras.cloud_maintenance = Some(Reading::Failed(why));
         }
         HostFault::SiteFail => site(snapshot, SiteOutcome::Said(vec![said(Severity::Fail, 2)])),
         HostFault::SiteWarn => site(snapshot, SiteOutcome::Said(vec![said(Severity::Warn, 1)])),

@@ -33,9 +33,10 @@ fn plain_fabric(fabric: &Fabric) -> Fabric {
 }
 
 /// Fields that a tree of files cannot show: they come from system calls, processes, or modules in ports.
-const UNSEEN: [&str; 20] = [
+const UNSEEN: [&str; 21] = [
     "boot-arg-missing",
     "clock-",
+    "cloud-",
     "disk-full",
     "disk-inodes",
     "disk-read-only",

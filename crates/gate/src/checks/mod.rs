@@ -4,6 +4,7 @@ use crate::register::register;
 
 mod boot_arg;
 mod clock;
+mod cloud_maintenance;
 mod cpu;
 mod dimm;
 mod disk;
@@ -144,4 +145,5 @@ register! {
     clock::ClockKept = "clock",
     topology_file::TopologyFile = "topology-file",
     kernel_log::KernelLogReadable = "kernel-log",
+    cloud_maintenance::CloudMaintenance = "cloud-maintenance",
 }

@@ -495,6 +495,9 @@ proptest! {
 fn every_simulated_fault_is_found_or_known_to_be_harmless() {
     let harmless = [
         // Before a job, these need a time window or a setting of the site, or they are notes.
+        "cloud-reboot",
+        "cloud-freeze",
+        "cloud-silent",
         "driver-other",
         "fabric-manager-other",
         "gpu-ecc-corrected",
