@@ -189,7 +189,7 @@ impl Call<'_> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_fleet::Grade;
+    use railgate_fleet::{Grade, History, Settings, Shared, SharedKind, judge};
     use railgate_slurm::NodeReason;
 
     use super::*;
@@ -260,6 +260,47 @@ mod tests {
         // Another job's id was added: the same drain.
         assert!(ids(&mut known, &[state("n1", "IDLE+DRAIN", &reason("5,6"), T + 30)], T + 120).is_empty());
         assert_eq!(ids(&mut known, &[state("n1", "IDLE", "", 0)], T + 180), ["resume/n1/1800000005"]);
+    }
+
+    /// Drains all nodes of a rack for this finding, resumes them, and does it again after a week, four times. Returns the incidents, and
+    /// the faults of all nodes.
+    fn drained_together(finding: &str) -> (usize, usize) {
+        const WEEK: u64 = 7 * 86_400;
+        let mut known = Nodes::new();
+        let rack = Shared { kind: SharedKind::Rack, name: "r1".to_owned() };
+        let mut events: Vec<Event> = (0..30)
+            .map(|node| {
+                let shares = if node < 10 { vec![rack.clone()] } else { Vec::new() };
+                by_root(format!("placed/{node}"), T * 1000, What::Placed { node: format!("n{node}"), shares })
+            })
+            .collect();
+        let reason = format!("railgate: {finding} [periodic]");
+        let states = |time: Option<u64>| -> Vec<NodeState> {
+            let flags = if time.is_some() { "IDLE+DRAIN" } else { "IDLE" };
+            let state = |node: u64| match time.filter(|_| node < 10) {
+                Some(time) => state(&format!("n{node}"), flags, &reason, time + node),
+                None => state(&format!("n{node}"), "IDLE", "", 0),
+            };
+            (0..30).map(state).collect()
+        };
+        let mut time = T;
+        for _ in 0..4 {
+            events.extend(observe(&mut known, &states(None), time * 1000, T * 1000));
+            events.extend(observe(&mut known, &states(Some(time + 30)), (time + 60) * 1000, T * 1000));
+            events.extend(observe(&mut known, &states(None), (time + 7200) * 1000, T * 1000));
+            time += WEEK;
+        }
+        let judgement = judge(&History::new(events, time * 1000), &Settings::default());
+        let faults = judgement.nodes.iter().map(|record| record.faults + record.set_aside).sum();
+        (judgement.incidents.len(), faults)
+    }
+
+    #[test]
+    fn maintenance_by_a_cloud_provider_is_neither_a_fault_nor_an_incident() {
+        let reason = "cloud-maintenance@azure: Reboot due 2026-12-01 10:00 UTC; resume after it";
+        assert_eq!(drained_together(reason), (0, 0));
+        let (incidents, faults) = drained_together("gpu-lost@3: off bus; reboot");
+        assert!(faults >= 40, "{incidents} incidents, {faults} faults");
     }
 
     #[test]
