@@ -45,30 +45,8 @@ fn nodes(place: &Place, nodes: &[(&str, &str, &str)]) {
     place.slurm(&nodes.iter().map(line).collect::<String>());
 }
 
-/// Lets time pass for the program: all times in the state of the alerts are so much earlier. Without the history, Slurm is asked again
-/// within the same minute.
 fn pass(place: &Place, minutes: u64) {
-    fn earlier(value: &mut Value, by: u64) {
-        match value {
-            Value::Number(number) => {
-                if let Some(time) = number.as_u64().filter(|time| *time > 1_600_000_000_000) {
-                    *value = (time - by).into();
-                }
-            }
-            Value::Array(all) => all.iter_mut().for_each(|value| earlier(value, by)),
-            Value::Object(all) => all.values_mut().for_each(|value| earlier(value, by)),
-            _ => {}
-        }
-    }
-    let path = place.at("fleet/alerts.json");
-    let mut state: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    earlier(&mut state, minutes * MINUTE);
-    fs::write(&path, state.to_string()).unwrap();
-    for file in fs::read_dir(place.at("fleet")).unwrap().flatten() {
-        if file.file_name().to_str().unwrap().starts_with("fleet.db") {
-            fs::remove_file(file.path()).unwrap();
-        }
-    }
+    support::pass(place, minutes * MINUTE);
 }
 
 /// Kind and key of the entries of a message.

@@ -43,7 +43,7 @@ pub(super) const DEBOOTSTRAP: [Need; 1] = [("debootstrap", "debootstrap")];
 pub(super) const OBJDUMP: [Need; 1] = [("objdump", "binutils")];
 
 /// For tests outside of the cluster.
-pub(super) const TESTS: [Need; 9] = [
+pub(super) const TESTS: [Need; 10] = [
     ("shellcheck", "shellcheck"),
     ("/usr/bin/python3", "python3"),
     ("valgrind", "valgrind"),
@@ -53,6 +53,7 @@ pub(super) const TESTS: [Need; 9] = [
     ("ibnetdiscover", "infiniband-diags"),
     ("promtool", "prometheus"),
     ("prometheus-node-exporter", "prometheus-node-exporter"),
+    ("prometheus-alertmanager", "prometheus-alertmanager"),
 ];
 
 /// Path of a program; the directories of root's programs are searched as well.
