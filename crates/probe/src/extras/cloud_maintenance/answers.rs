@@ -236,7 +236,7 @@ mod tests {
             "Virtual machine is being paused because of a memory-preserving Live Migration op".to_owned();
         let expected = CloudEvent { text, ..event("Freeze", Reading::Known(1_649_716_018_000)) };
         for name in ["WestNO_1", "westno_0"] {
-            assert_eq!(azure(AZURE).unwrap().of_machine(name), [expected.clone()], "{name}");
+            assert_eq!(azure(AZURE).unwrap().of_machine(name), std::slice::from_ref(&expected), "{name}");
         }
         for name in ["WestNO_", "WestNO_11", "estNO_1"] {
             assert_eq!(azure(AZURE).unwrap().of_machine(name), [], "{name}");
@@ -283,14 +283,14 @@ mod tests {
             end: Some(1_733_086_801_000),
             ..event("SCHEDULED", Reading::Known(1_733_079_601_000))
         };
-        assert_eq!(gcp_upcoming(document).unwrap(), [expected.clone()]);
+        assert_eq!(gcp_upcoming(document).unwrap(), std::slice::from_ref(&expected));
         let api = document
             .replace("window_start_time", "windowStartTime")
             .replace("latest_windowStartTime", "latestWindowStartTime")
             .replace("window_end_time", "windowEndTime")
             .replace("maintenance_status", "maintenanceStatus")
             .replace("2024-12-01T21:00:01Z", "2024-12-01T13:00:01.000-08:00");
-        assert_eq!(gcp_upcoming(&api).unwrap(), [expected.clone()]);
+        assert_eq!(gcp_upcoming(&api).unwrap(), std::slice::from_ref(&expected));
         let ongoing = gcp_upcoming(&document.replace("PENDING", "ONGOING")).unwrap();
         assert_eq!(ongoing, [CloudEvent { started: true, ..expected }]);
         assert_eq!(gcp_upcoming(&document.replace("PENDING", "COMPLETE")).unwrap(), []);
