@@ -189,7 +189,7 @@ impl Call<'_> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_fleet::{Grade, History, Settings, Shared, SharedKind, judge};
+    use railgate_fleet::{Attempt, Grade, History, Outcome, Settings, Shared, SharedKind, judge};
     use railgate_slurm::NodeReason;
 
     use super::*;
@@ -262,8 +262,8 @@ mod tests {
         assert_eq!(ids(&mut known, &[state("n1", "IDLE", "", 0)], T + 180), ["resume/n1/1800000005"]);
     }
 
-    /// Drains all nodes of a rack for this finding, resumes them, and does it again after a week, four times. Returns the incidents, and
-    /// the faults of all nodes.
+    /// Drains all nodes of a rack for this finding while a job fails on them, resumes them, and does it again after a week, four
+    /// times. Returns the incidents, and the faults of all nodes.
     fn drained_together(finding: &str) -> (usize, usize) {
         const WEEK: u64 = 7 * 86_400;
         let mut known = Nodes::new();
@@ -284,7 +284,19 @@ mod tests {
             (0..30).map(state).collect()
         };
         let mut time = T;
-        for _ in 0..4 {
+        for job in 0..4 {
+            let attempt = Attempt {
+                job,
+                attempt: 0,
+                uid: 1000,
+                partition: "gpu".to_owned(),
+                nodes: (0..10).map(|node| format!("n{node}")).collect(),
+                gpus: 80,
+                queued: time * 1000,
+                start: time * 1000,
+                end: Some(((time + 90) * 1000, Outcome::Failed)),
+            };
+            events.push(by_root(format!("end/{job}"), (time + 90) * 1000, What::JobEnded(attempt)));
             events.extend(observe(&mut known, &states(None), time * 1000, T * 1000));
             events.extend(observe(&mut known, &states(Some(time + 30)), (time + 60) * 1000, T * 1000));
             events.extend(observe(&mut known, &states(None), (time + 7200) * 1000, T * 1000));
@@ -299,8 +311,10 @@ mod tests {
     fn maintenance_by_a_cloud_provider_is_neither_a_fault_nor_an_incident() {
         let reason = "cloud-maintenance@azure: Reboot due 2026-12-01 10:00 UTC; resume after it";
         assert_eq!(drained_together(reason), (0, 0));
-        let (incidents, faults) = drained_together("gpu-lost@3: off bus; reboot");
-        assert!(faults >= 40, "{incidents} incidents, {faults} faults");
+        for sign in ["clock: off by 3 s; start chronyd", "gpu-lost@3: off bus; reboot"] {
+            let (incidents, faults) = drained_together(sign);
+            assert!(faults >= 40, "{sign}: {incidents} incidents, {faults} faults");
+        }
     }
 
     #[test]
