@@ -128,8 +128,13 @@ impl Recording {
         Ok(Some(JobLog { schema: node.schema, cluster, job, attempt, node: node.node.clone(), found }))
     }
 
-    /// The report that today's code makes.
+    /// The first screen of the report that today's code makes.
     pub(crate) fn said(&self) -> Result<Said> {
+        said(&self.report()?)
+    }
+
+    /// The report that today's code makes.
+    pub(crate) fn report(&self) -> Result<JobReport> {
         let node = self.node()?;
         let (cluster, job) = (node.cluster.clone(), node.job.id);
         let parts = Parts {
@@ -141,8 +146,7 @@ impl Recording {
         };
         let slurm = optional(&self.0.join("slurm.json"))?;
         let expand = |list: &str| Some(vec![list.to_owned()]);
-        let report = JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default());
-        said(&report)
+        Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
     }
 
     /// Seconds that the program lost by what was planted: of the rank that lost most.

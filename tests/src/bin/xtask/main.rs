@@ -2,6 +2,7 @@
 //! `cargo xtask dist`, `cargo xtask docs`, `cargo xtask xid-catalogue`.
 
 mod bench;
+mod browser;
 mod build;
 mod demo;
 mod dist;

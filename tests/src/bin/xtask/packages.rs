@@ -56,6 +56,9 @@ pub(super) const TESTS: [Need; 10] = [
     ("prometheus-alertmanager", "prometheus-alertmanager"),
 ];
 
+/// For tests of the pages. Ubuntu has it only as a snap, so a run without it skips them.
+pub(super) const BROWSER: [Need; 1] = [("chromium", "chromium")];
+
 /// Path of a program; the directories of root's programs are searched as well.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

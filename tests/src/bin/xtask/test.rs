@@ -11,7 +11,7 @@ use railgate_tests::cluster::{SLURM_ROOT, slurm_release};
 use railgate_tests::poll;
 
 use super::steps::{self, Steps};
-use super::{build, dist, packaged, packages, vm};
+use super::{browser, build, dist, packaged, packages, vm};
 
 /// Version for CI and developers.
 const CARGO_DENY: &str = "0.20.2";
@@ -95,11 +95,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     if !cluster_only {
         all.step("unit, property and scenario tests", || {
-            steps::run(
-                build::cargo()
-                    .args(["test", "--workspace", "--quiet", "--no-fail-fast"])
-                    .args(&arguments.filter),
-            )
+            let mut command = build::cargo();
+            command.args(["test", "--workspace", "--quiet", "--no-fail-fast"]).args(&arguments.filter);
+            steps::run(command.envs(browser::prepare().map(|axe| ("RAILGATE_AXE", axe))))
         });
     }
     all.step("build for the cluster", || build::programs(false, &slurm_root));
