@@ -72,7 +72,7 @@ fn checklist(report: &Report) -> Markup {
                 span.(tone(word)) { strong { (count(word)) " " (Text(word)) } } " "
             }
         }
-        div.card { div.scroll { table {
+        div.card { div.scroll tabindex="0" { table {
             thead { tr { th { "Result" } th { "Item" } th { "Found" } th { "Must hold" } th { "Source" } } }
             tbody { @for item in report.items.iter().take(MOST_ROWS) { (row(item)) } }
         } } }
@@ -117,7 +117,7 @@ fn changes(report: &Report) -> Markup {
         div.card {
             @if changes.is_empty() { p { "No item, version or median differs." } }
             @else {
-                div.scroll { table {
+                div.scroll tabindex="0" { table {
                     thead { tr { th { "What" } th { "Before" } th { "Now" } } }
                     tbody {
                         @for change in changes.iter().take(MOST_ROWS) {
@@ -171,8 +171,8 @@ fn heat_map(map: &HeatMap) -> Markup {
                 span.key.heat0 { "up to 2 % worse" } " " span.key.heat1 { "2 to 5 %" } " " span.key.heat2 { "5 to 10 %" } " "
                 span.key.heat3 { "10 to 20 %" } " " span.key.heat4 { "more" }
             }
-            div.scroll { table.heat {
-                thead { tr { th {} @for column in &columns { th.n { (Text(column)) } } } }
+            div.scroll tabindex="0" { table.heat {
+                thead { tr { td {} @for column in &columns { th.n { (Text(column)) } } } }
                 tbody {
                     @for row in map.rows.iter().take(MOST_ROWS) {
                         tr {

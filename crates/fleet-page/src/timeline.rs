@@ -44,7 +44,7 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
                     "Nodes that failed together, by what they had in common: " (plural(all, "incident")) ". "
                     span.bad { "■" } " open " span.calm { "■" } " ended"
                 }
-                div.scroll {
+                div.scroll tabindex="0" {
                     svg.wide viewBox={ "0 0 " (WIDTH) " " (Tenths(height)) } role="img"
                         aria-label={ "Incidents by day: " (plural(all, "incident")) ". The tables have each one." } {
                         (scale.grid(height))

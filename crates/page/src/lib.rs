@@ -37,10 +37,13 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
     };
     html! {
         @if !rows.is_empty() {
-            div.scroll { table {
+            // Keys scroll only what can have the focus.
+            div.scroll tabindex="0" { table {
                 thead { tr {
                     @for (column, name) in head.iter().enumerate() {
-                        th class=[class(column)] { (Text(name.trim_start_matches(['#', '`', '@', '%']))) }
+                        @let name = name.trim_start_matches(['#', '`', '@', '%']);
+                        // A header without a name says nothing to a screen reader.
+                        @if name.is_empty() { td {} } @else { th class=[class(column)] { (Text(name)) } }
                     }
                 } }
                 tbody {

@@ -8,6 +8,7 @@
   for (const table of document.querySelectorAll("table")) {
     const body = table.tBodies[0];
     [...table.tHead.rows[0].cells].forEach((head, column) => {
+      if (!head.textContent) return;
       const text = (row) => row.cells[column].textContent;
       const compare = head.classList.contains("n")
         ? (one, other) => number(text(one)) - number(text(other))

@@ -171,6 +171,7 @@ fn about(report: &JobReport) -> Markup {
 fn head(view: &View) -> Markup {
     let head = &view.head;
     html! {
+        h2 { "Verdict" }
         div.card {
             (ended(&head.ended))
             (first_error(&head.first_error))
@@ -203,6 +204,7 @@ pub fn redacted_html(report: &JobReport) -> String {
     let shown = redact(report);
     let body = html! {
         h1 { "Job" (pill(shown.kind)) }
+        h2 { "Verdict" }
         div.card {
             p.why { (Text(&shown.why)) }
             (numbers::of_the_job(shown.screen.into_iter()))
@@ -219,7 +221,7 @@ fn story(timeline: &[Event]) -> Markup {
         @if timeline.is_empty() {
             p.soft { "Nothing was recorded." }
         } @else {
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 thead { tr { th { "Attempt" } th { "Time" } th { "Node" } th { "What" } } }
                 tbody {
                     @for (place, event) in timeline.iter().take(MOST).enumerate() {

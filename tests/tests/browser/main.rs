@@ -23,7 +23,6 @@ mod fleets {
     pub(crate) mod random;
     pub(crate) mod work;
 }
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -69,14 +68,6 @@ const WIDE: &str = "(() => {
 const AXE: &str = "axe.run(document, { preload: false, resultTypes: ['violations'] }).then(done => done.violations.map(one =>
     one.id + ' (' + one.impact + '): ' + one.help + ': ' + one.nodes.length + ' times: ' + one.nodes.slice(0, 3)
         .map(node => node.target.join(' ') + ': ' + node.html.slice(0, 120) + ': ' + node.failureSummary).join('; ')))";
-
-/// Rules of axe-core that pages break at present, with the reason. The test fails when a page breaks another one, and when none breaks one of
-/// these any more.
-const KNOWN: [(&str, &str); 3] = [
-    ("scrollable-region-focusable", "a wide table scrolls in a box that the keyboard cannot reach"),
-    ("empty-table-header", "the first column of some tables has no name"),
-    ("heading-order", "the first heading of a report's card is of the third level"),
-];
 
 /// Text of axe-core, if there is one.
 fn axe() -> Result<Option<String>> {
@@ -167,7 +158,7 @@ fn pages_request_nothing_fit_a_phone_and_have_no_violation_of_axe() -> Result<()
     let place = tempfile::tempdir()?;
     let dir = std::env::var_os("RAILGATE_PAGES").map_or_else(|| place.path().to_owned(), PathBuf::from);
     let mut browser = Chromium::start(program)?;
-    let (mut wrong, mut known) = (Vec::new(), BTreeSet::new());
+    let mut wrong = Vec::new();
     for (name, page) in pages::all()? {
         let file = dir.join(format!("{}.html", name.replace([' ', '/'], "-")));
         let sorts = page.contains("<script>") && page.contains("<table");
@@ -176,18 +167,10 @@ fn pages_request_nothing_fit_a_phone_and_have_no_violation_of_axe() -> Result<()
         for (width, scheme) in [(PHONE, "light"), (PHONE, "dark"), (DESK, "light"), (DESK, "dark")] {
             let found = problems(&mut browser, &url, width, scheme, axe.as_deref())
                 .with_context(|| format!("{name}, {width} px, {scheme}"))?;
-            for what in found {
-                match KNOWN.iter().find(|(rule, _)| what.starts_with(&format!("{rule} ("))) {
-                    Some((rule, _)) => drop(known.insert(*rule)),
-                    None => wrong.push(format!("{name}, {width} px, {scheme}: {what}")),
-                }
-            }
+            wrong.extend(found.iter().map(|what| format!("{name}, {width} px, {scheme}: {what}")));
         }
         let found = on_paper(&mut browser, &url, sorts).with_context(|| format!("{name}, on paper"))?;
         wrong.extend(found.iter().map(|what| format!("{name}, on paper: {what}")));
-    }
-    for (rule, why) in KNOWN.iter().filter(|(rule, _)| axe.is_some() && !known.contains(rule)) {
-        wrong.push(format!("no page breaks {rule} any more ({why}): remove it from KNOWN"));
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())

@@ -98,7 +98,7 @@ fn gate(gate: &[GateRow]) -> Markup {
     html! {
         h3 { "Gate" }
         @if !listed.rows.is_empty() {
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 thead { tr {
                     th { "Node" } th { "Before" } th { "After" } th { "Options" } th { "What railgate did" }
                 } }
