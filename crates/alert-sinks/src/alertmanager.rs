@@ -11,7 +11,7 @@ const SHOWN_NODES: usize = 50;
 ///
 /// An alert is identified by its labels, and one of them is the priority, since routes need it. So when a condition changes or ends, the
 /// alerts of the other priorities end as well.
-pub(crate) fn body(message: &Message) -> Value {
+pub(crate) fn body(message: &Message, now: UnixMillis) -> Value {
     if message.kind == MessageKind::Heartbeat {
         return json!([{
             "labels": { "alertname": "RailgateHeartbeat", "site": message.site },
@@ -20,19 +20,19 @@ pub(crate) fn body(message: &Message) -> Value {
             "endsAt": time(message.valid_until),
         }]);
     }
-    message.entries.iter().flat_map(|entry| alerts(message, entry)).collect()
+    message.entries.iter().flat_map(|entry| alerts(message, entry, now)).collect()
 }
 
-fn alerts(message: &Message, entry: &Entry) -> Vec<Value> {
+fn alerts(message: &Message, entry: &Entry, now: UnixMillis) -> Vec<Value> {
     let others = [Priority::P0, Priority::P1, Priority::P2].into_iter().filter(|one| *one != entry.priority);
-    let mut alerts = vec![alert(message, entry, entry.priority, !entry.kind.is_over())];
+    let mut alerts = vec![alert(message, entry, entry.priority, !entry.kind.is_over(), now)];
     if entry.kind.is_over() || entry.kind == EntryKind::Changed {
-        alerts.extend(others.map(|priority| alert(message, entry, priority, false)));
+        alerts.extend(others.map(|priority| alert(message, entry, priority, false, now)));
     }
     alerts
 }
 
-fn alert(message: &Message, entry: &Entry, priority: Priority, fires: bool) -> Value {
+fn alert(message: &Message, entry: &Entry, priority: Priority, fires: bool, now: UnixMillis) -> Value {
     let ended = entry.ended.unwrap_or(message.time).max(entry.since);
     let mut alert = json!({
         "labels": {
@@ -41,7 +41,8 @@ fn alert(message: &Message, entry: &Entry, priority: Priority, fires: bool) -> V
             "severity": priority.to_string(),
             "site": message.site,
         },
-        "startsAt": time(entry.since),
+        // Alertmanager notifies at once of an alert that began longer than its `group_wait` ago, without those that arrive a moment later.
+        "startsAt": time(if fires { now } else { entry.since }),
         // Without an end, Alertmanager would assume one after some minutes.
         "endsAt": time(if fires { message.valid_until } else { ended }),
     });
@@ -54,6 +55,7 @@ fn alert(message: &Message, entry: &Entry, priority: Priority, fires: bool) -> V
         let annotations = json!({
             "summary": entry.title,
             "description": entry.details,
+            "since": time(entry.since),
             "nodes": format!("{}{more}", nodes.join(", ")),
             "message_id": message.id,
         });

@@ -138,7 +138,7 @@ fn post(
     };
     let body = match (kind, template) {
         (SinkKind::Alertmanager, _) if message.kind == MessageKind::Digest => return Outcome::Accepted,
-        (SinkKind::Alertmanager, _) => alertmanager::body(message).to_string(),
+        (SinkKind::Alertmanager, _) => alertmanager::body(message, now).to_string(),
         (SinkKind::Slack, _) => robots::slack_body(message).to_string(),
         (SinkKind::Wecom, _) => robots::wecom_body(message).to_string(),
         (SinkKind::Dingtalk, _) => robots::dingtalk_body(message).to_string(),

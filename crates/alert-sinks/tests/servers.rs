@@ -285,7 +285,9 @@ fn alertmanager_gets_ends_for_the_priorities_that_no_longer_hold() {
         alerts[0]["labels"],
         json!({"alertname": "Railgate", "incident": "node/a", "severity": "P2", "site": ""})
     );
-    assert_eq!(alerts[0]["startsAt"], "2026-01-05T11:59:00.000Z");
+    // The condition has lasted for a minute; it is sent now.
+    assert_eq!(alerts[0]["startsAt"], "2026-01-05T12:00:00.000Z");
+    assert_eq!(alerts[0]["annotations"]["since"], "2026-01-05T11:59:00.000Z");
     assert_eq!(alerts[0]["endsAt"], "2026-01-07T12:01:00.000Z");
     state.finished("it", &message.id, &Outcome::Accepted, NOON + 60_000);
     let now = NOON + 120_000;
