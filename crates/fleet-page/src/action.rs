@@ -85,15 +85,15 @@ impl<'a> Todo<'a> {
                 time(incident.start),
                 incident.cause.to_string(),
                 format!("{} of {}", incident.nodes.len(), incident.of),
-                facts.hosts(&incident.nodes),
                 facts.names.incident(incident, facts.history),
+                facts.hosts(&incident.nodes),
             ]
         };
         let rows: Vec<Vec<String>> = self.incidents.iter().take(MOST_ROWS).map(row).collect();
         html! {
             h3 { "Open incidents: " (self.incidents.len()) }
             @if rows.is_empty() { p { "None: no nodes fail together now." } }
-            (table(&["@Since", "Cause", "#Nodes that failed", "%Names of nodes", "Incident"], &rows))
+            (table(&["@Since", "Cause", "#Nodes that failed", "~Incident", "%Names of nodes"], &rows))
             (more(self.incidents.len(), rows.len(), "railgate fleet incidents"))
         }
     }
@@ -103,18 +103,20 @@ impl<'a> Todo<'a> {
             let ratio = record.ratio;
             vec![
                 record.node.clone(),
+                record.proposal(facts.drains_lemons).to_owned(),
+                // The first one has what is in the columns after.
+                record.reasons.get(1..).unwrap_or_default().join("; "),
                 format!("{:.1} to {:.1}", ratio.low, ratio.high),
                 record.faults.to_string(),
                 short(record.expected),
                 short(record.hours),
-                record.proposal(facts.drains_lemons).to_owned(),
-                record.reasons.join("; "),
             ]
         };
         let rows: Vec<Vec<String>> = self.lemons.iter().take(MOST_ROWS).map(row).collect();
         let rate = format!("#Rate, times the fleet's ({:.0} % interval)", 100.0 * facts.settings.credible);
+        // On a phone the first columns are visible.
         let head =
-            ["Node", &rate, "#Faults", "#Faults expected", "#Service, h", "Proposed action", "Reasons"];
+            ["Node", "Proposed action", "~Reasons", &rate, "#Faults", "#Faults expected", "#Service, h"];
         html! {
             h3 { "Lemons, nodes that fail more often than the fleet: " (self.lemons.len()) }
             @if rows.is_empty() { p { "None: no node fails more often than chance explains." } }

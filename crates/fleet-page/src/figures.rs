@@ -10,7 +10,7 @@ use railgate_fleet::{
 use railgate_model::UnixMillis;
 use railgate_page::{Text, table};
 
-use crate::words::{UNKNOWN, between, more, percent, plural, short, span, time};
+use crate::words::{UNKNOWN, between, more, percent, plural, short, span, time, whole};
 use crate::{Facts, MOST_ROWS};
 
 /// Failures of jobs that are listed, the last ones.
@@ -44,7 +44,7 @@ fn totals(facts: &Facts<'_>, goodput: &[Goodput]) -> Markup {
     let no_gpus = "no attempt with a known number of GPUs";
     html! {
         dl {
-            dt { "Nodes" } dd { (judgement.nodes.len()) }
+            dt { "Nodes" } dd { (whole(judgement.nodes.len())) }
             dt { "Jobs, attempts" } dd { (plural(costs.len(), "job")) ", " (plural(history.attempts().len(), "attempt")) }
             dt { "GPU-hours of jobs" }
             dd {
@@ -63,7 +63,7 @@ fn totals(facts: &Facts<'_>, goodput: &[Goodput]) -> Markup {
                 strong { (Text(&or_unknown(percent(useful, wall_hours), "no job has run"))) }
                 span.soft {
                     " productive time over wall-clock time, the wait in the queue included (lower to upper bound, all jobs together); programs of "
-                    (reported) " of " (plural(costs.len(), "job")) " reported their progress, which narrows it"
+                    (whole(reported)) " of " (plural(costs.len(), "job")) " reported their progress, which narrows it"
                 }
             }
         }
@@ -100,13 +100,13 @@ fn losses(facts: &Facts<'_>) -> Markup {
             Loss::Unknown => format!("{UNKNOWN}: no evidence against one node"),
             why => why.to_string(),
         };
-        vec![why, one.attempts.to_string(), between(one.gpu_hours)]
+        vec![why, whole(one.attempts), between(one.gpu_hours)]
     };
     let rows: Vec<Vec<String>> = lost.iter().map(row).collect();
     html! {
         @if rows.is_empty() { p { "No attempt has ended." } }
         (table(&["Why", "#Attempts", "#Lost GPU-hours (lower to upper bound)"], &rows))
-        p.soft { "Of attempts that have ended. Work that was lost and repeated is lost once." }
+        p.soft { "Only attempts that have ended. Work that was lost and repeated counts once." }
     }
 }
 
@@ -114,7 +114,7 @@ fn faults(facts: &Facts<'_>) -> Markup {
     let mut causes: Vec<(Cause, FaultCounts)> = facts.judgement.faults_by_cause().into_iter().collect();
     causes.sort_by_key(|(cause, FaultCounts { counted, aside })| (Reverse(counted + aside), *cause));
     let row = |(cause, FaultCounts { counted, aside }): &(Cause, FaultCounts)| {
-        vec![cause.to_string(), counted.to_string(), aside.to_string()]
+        vec![cause.to_string(), whole(*counted), whole(*aside)]
     };
     let rows: Vec<Vec<String>> = causes.iter().map(row).collect();
     html! {
@@ -210,7 +210,7 @@ fn sizes(facts: &Facts<'_>) -> Markup {
         };
         let mut cells = vec![
             nodes,
-            size.attempts.to_string(),
+            whole(size.attempts),
             short(size.job_hours),
             size.node.failures.to_string(),
             size.node.unknown.to_string(),
@@ -221,7 +221,7 @@ fn sizes(facts: &Facts<'_>) -> Markup {
     };
     let rows: Vec<Vec<String>> = sizes.iter().map(row).collect();
     let writes = WRITE_S.map(span).join("; ");
-    let between = format!("Time between checkpoints, if one takes {writes}");
+    let between = format!("~Time between checkpoints, if one takes {writes}");
     let head = [
         "Nodes of the job",
         "#Attempts",

@@ -114,7 +114,7 @@ fn about(facts: &Facts<'_>) -> Markup {
         }
         @if history.forged() > 0 {
             p.warn {
-                (plural(history.forged(), "event")) " about nodes in files of users, which only root may write: not counted."
+                (plural(history.forged(), "event")) " not counted: files of users that make claims about nodes, which only root may make."
             }
         }
     }
@@ -141,7 +141,7 @@ fn ended(facts: &Facts<'_>) -> Markup {
         h2 { "Incidents that have ended" }
         div.card {
             @if rows.is_empty() { p { "None." } }
-            (table(&["@First fault", "@Last fault", "Cause", "#Nodes", "Incident", "%Names of nodes"], &rows))
+            (table(&["@First fault", "@Last fault", "Cause", "#Nodes", "~Incident", "%Names of nodes"], &rows))
             (more(ended.len(), rows.len(), "railgate fleet incidents"))
         }
     }

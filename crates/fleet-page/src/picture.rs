@@ -11,7 +11,7 @@ use railgate_page::Text;
 use railgate_text::shorten;
 
 use crate::Facts;
-use crate::words::{more, plural};
+use crate::words::{more, plural, whole};
 
 const DAY: UnixMillis = 86_400_000;
 /// Days that are drawn, the last ones.
@@ -157,7 +157,7 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
                 p { "No node had a fault in the last " (plural(usize::try_from(scale.days).unwrap_or(0), "day")) "." }
             } @else {
                 p.soft {
-                    (all) " of " (plural(facts.judgement.nodes.len(), "node")) " had faults from " (Text(&date(scale.first)))
+                    (whole(all)) " of " (plural(facts.judgement.nodes.len(), "node")) " had faults from " (Text(&date(scale.first)))
                     " on, those with the most faults that count first. "
                     span.bad { "■" } " faults that count " span.warn { "■" } " only faults set aside "
                     span.out { "■" } " out of service " span.unknown { "■" } " could not tell: no event about the node yet"
@@ -165,7 +165,7 @@ pub(crate) fn html(facts: &Facts<'_>) -> Markup {
                 (chart(scale, open))
                 @if !folded.is_empty() {
                     details {
-                        summary { "Further nodes: " (folded.len()) }
+                        summary { "Further nodes: " (whole(folded.len())) }
                         (chart(scale, folded))
                     }
                 }

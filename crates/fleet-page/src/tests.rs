@@ -162,7 +162,8 @@ fn the_page_begins_with_what_needs_action() {
             "24 of 32 nodes of leaf switch leaf0 failed: network",
             "Rate, times the fleet's (90 % interval)",
             "drain it after a self-test confirms a fault",
-            "4 x GPU",
+            // Its number of faults is in the columns after.
+            "<td class=\"s\">4 x GPU",
             "<td class=\"l\">n60</td><td>railgate</td><td>railgate: gpu-lost@3: off bus, Xid 79; reboot [epilog job=48213]",
             "<td class=\"l\">n62</td><td>Slurm</td><td>Kill task failed",
         ],
@@ -182,11 +183,11 @@ fn figures_have_units_and_bounds() {
         &page,
         &[
             // 2 + 20 + 1 + 1 nodes with 8 GPUs for 10 h.
-            "1920 GPU-hours",
+            "1,920 GPU-hours",
             "of these GPU-hours were productive (lower to upper bound)",
             "Lost GPU-hours (lower to upper bound)",
             "<td>node: GPU</td><td class=\"n\">1</td><td class=\"n\">0 to 160</td>",
-            "<td>job that failed its nodes</td><td class=\"n\">1</td><td class=\"n\">0 to 1600</td>",
+            "<td>job that failed its nodes</td><td class=\"n\">1</td><td class=\"n\">0 to 1,600</td>",
             "<td>could not tell: no evidence against one node</td><td class=\"n\">1</td>",
             "Hours to failure (90 % interval)",
             "more than ",
@@ -351,7 +352,7 @@ fn long_names_and_many_faults_leave_the_page_small() {
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
     has(
         &page,
-        &["1200 of 1200 nodes had faults from 2026-11-26", "more: <code>railgate fleet node NAME</code>"],
+        &["1,200 of 1,200 nodes had faults from 2026-11-26", "more: <code>railgate fleet node NAME</code>"],
     );
 }
 

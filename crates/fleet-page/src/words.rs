@@ -13,15 +13,32 @@ pub(crate) fn time(at: UnixMillis) -> String {
     text.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-/// `1 node`, `2 nodes`.
-pub(crate) fn plural(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+/// `4,096`.
+pub(crate) fn whole(number: usize) -> String {
+    grouped(&number.to_string())
 }
 
-/// A number with about three digits.
+/// Digits in groups of three: `45086706` is read wrong.
+fn grouped(digits: &str) -> String {
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 node`, `2 nodes`.
+pub(crate) fn plural(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", whole(number)) }
+}
+
+/// A number, not negative, with at least three digits.
 pub(crate) fn short(value: f64) -> String {
-    match value.abs() {
-        size if size >= 100.0 => format!("{value:.0}"),
+    match value {
+        size if size >= 100.0 => grouped(&format!("{value:.0}")),
         size if size >= 10.0 => format!("{value:.1}"),
         0.0 => "0".to_owned(),
         size if size >= 0.1 => format!("{value:.2}"),
@@ -52,6 +69,26 @@ pub(crate) fn span(seconds: f64) -> String {
 /// How many rows are left out, and which command shows them.
 pub(crate) fn more(all: usize, shown: usize, command: &str) -> Markup {
     html! {
-        @if all > shown { p.soft { "and " (all - shown) " more: " code { (command) } } }
+        @if all > shown { p.soft { "and " (whole(all - shown)) " more: " code { (command) } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_numbers_have_groups_of_three_digits() {
+        for (number, text) in [(0, "0"), (999, "999"), (4096, "4,096"), (45_086_706, "45,086,706")] {
+            assert_eq!(whole(number), text);
+        }
+        assert_eq!(
+            (short(1920.4), short(99.94), short(0.0)),
+            ("1,920".to_owned(), "99.9".to_owned(), "0".to_owned())
+        );
+        assert_eq!(
+            (plural(1, "node"), plural(65_244, "node")),
+            ("1 node".to_owned(), "65,244 nodes".to_owned())
+        );
     }
 }

@@ -71,7 +71,7 @@ pub struct NodeRecord {
     pub out_of_service: bool,
     /// Whether it is in an incident that has not ended.
     pub in_incident: bool,
-    /// The reasons, one sentence each.
+    /// The reasons, one sentence each. With faults, the first one has their number and the rate.
     pub reasons: Vec<String>,
 }
 

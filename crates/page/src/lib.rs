@@ -25,14 +25,15 @@ impl Render for Text<'_> {
     }
 }
 
-/// Returns a table, or nothing without rows. Columns whose name begins with `#` are numbers, with `` ` `` code, with `@` times, with `%`
-/// lists without blanks, for example of nodes.
+/// Returns a table, or nothing without rows. Columns whose name begins with `#` are numbers, with `` ` `` code, with `@` times, with `~`
+/// sentences, with `%` lists without blanks, for example of nodes.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
     let class = |column: usize| match head.get(column).and_then(|name| name.chars().next()) {
         Some('#') => Some("n"),
         Some('`') => Some("c"),
         Some('@') => Some("t"),
         Some('%') => Some("l"),
+        Some('~') => Some("s"),
         _ => None,
     };
     html! {
@@ -41,7 +42,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Markup {
             div.scroll tabindex="0" { table {
                 thead { tr {
                     @for (column, name) in head.iter().enumerate() {
-                        @let name = name.trim_start_matches(['#', '`', '@', '%']);
+                        @let name = name.trim_start_matches(['#', '`', '@', '%', '~']);
                         // A header without a name says nothing to a screen reader.
                         @if name.is_empty() { td {} } @else { th class=[class(column)] { (Text(name)) } }
                     }
@@ -121,5 +122,22 @@ mod tests {
         let digest = BASE64_STANDARD.encode(Sha256::digest(script));
         assert!(page.contains(&format!("script-src 'sha256-{digest}'\"")), "{page}");
         assert_eq!(page.matches("<script").count(), 1);
+    }
+
+    #[test]
+    fn the_mark_of_a_column_is_a_class_and_no_text() {
+        let rows = [["1", "x", "12:00", "It failed.", "n1"].map(str::to_owned).to_vec()];
+        let table = table(&["#Faults", "`Id", "@Time", "~Reason", "Node"], &rows).into_string();
+        for cell in [
+            "<th class=\"n\">Faults</th>",
+            "<td class=\"c\">x</td>",
+            "<td class=\"t\">12:00</td>",
+            "<th class=\"s\">Reason</th>",
+            "<td class=\"s\">It failed.</td>",
+            "<td>n1</td>",
+        ] {
+            assert!(table.contains(cell), "{cell}\n{table}");
+        }
+        assert!(table.starts_with("<div class=\"scroll\" tabindex=\"0\">"), "{table}");
     }
 }

@@ -2,7 +2,7 @@
 // A click on the name of a column sorts its table; the box hides rows and places without its text. The page is whole without this.
 (() => {
   const number = (text) => {
-    const found = /-?\d+(\.\d+)?/.exec(text);
+    const found = /-?\d+(\.\d+)?/.exec(text.replace(/,(?=\d{3})/g, ""));
     return found ? parseFloat(found[0]) : -Infinity;
   };
   for (const table of document.querySelectorAll("table")) {
