@@ -95,10 +95,10 @@ impl Place<'_> {
     }
 }
 
-/// The places of one kind, and how many nodes have none.
-fn places<'a>(facts: &Facts<'a>, kind: SharedKind) -> (Vec<Place<'a>>, usize) {
+/// The places of one kind; the last one has the nodes of which none is known.
+fn places<'a>(facts: &Facts<'a>, kind: SharedKind) -> Vec<Place<'a>> {
     let mut of_name: BTreeMap<&str, Vec<(&str, State)>> = BTreeMap::new();
-    let mut without = 0;
+    let mut without = Vec::new();
     for record in &facts.judgement.nodes {
         // A node of a rail-optimised network is below several leaf switches: it has a square in each.
         let mut is_placed = false;
@@ -106,12 +106,17 @@ fn places<'a>(facts: &Facts<'a>, kind: SharedKind) -> (Vec<Place<'a>>, usize) {
             of_name.entry(name).or_default().push((&record.node, State::of(record)));
             is_placed = true;
         }
-        without += usize::from(!is_placed);
+        if !is_placed {
+            without.push((record.node.as_str(), State::of(record)));
+        }
     }
     let place = |(name, nodes): (&str, Vec<(&'a str, State)>)| Place { name: name.to_owned(), nodes };
     let mut places: Vec<Place<'_>> = of_name.into_iter().map(place).collect();
     places.sort_by(|one, other| in_numbers(&one.name).cmp(&in_numbers(&other.name)));
-    (places, without)
+    if !without.is_empty() {
+        places.push(Place { name: format!("no known {kind}"), nodes: without });
+    }
+    places
 }
 
 /// `r9` before `r10`: the name without its last number, and that number.
@@ -122,19 +127,25 @@ fn in_numbers(name: &str) -> (&str, u64, &str) {
 }
 
 pub(crate) fn html(facts: &Facts<'_>) -> Markup {
-    let found = [SharedKind::Rack, SharedKind::Leaf].map(|kind| (kind, places(facts, kind)));
-    let drawn = found.into_iter().find(|(_, (places, _))| !places.is_empty());
+    let is_known = |kind: &SharedKind| {
+        let mut nodes = facts.judgement.nodes.iter();
+        nodes.any(|record| facts.history.shares(&record.node).any(|(of, _)| of == *kind))
+    };
+    let known = [SharedKind::Rack, SharedKind::Leaf].into_iter().find(is_known);
     html! {
         h2 { "Map" }
         div.card {
-            @if let Some((kind, (places, without))) = drawn { (map(kind, places, without)) }
-            @else { p { "No racks or leaf switches are known: name them in [fleet] of railgate.toml." } }
+            @if known.is_none() {
+                p { "No racks or leaf switches are known: name them in [fleet] of railgate.toml." }
+            }
+            @let kind = known.unwrap_or(SharedKind::Rack);
+            (map(kind, places(facts, kind)))
         }
     }
 }
 
 /// Places with something else than nodes in service come first; the others unfold.
-fn map(kind: SharedKind, places: Vec<Place<'_>>, without: usize) -> Markup {
+fn map(kind: SharedKind, places: Vec<Place<'_>>) -> Markup {
     let all = places.len();
     let (mut first, rest): (Vec<Place<'_>>, Vec<Place<'_>>) =
         places.into_iter().partition(|place| place.worst() > Some(State::InService));
@@ -146,7 +157,7 @@ fn map(kind: SharedKind, places: Vec<Place<'_>>, without: usize) -> Markup {
             "By " (kind.to_string()) ". "
             @for state in State::ALL { span.(state.class()) { "■" } " " (state.words()) " " }
         }
-        @if first.is_empty() { p { "All nodes are in service." } }
+        @if first.is_empty() && !rest.is_empty() { p { "All nodes are in service." } }
         div.places { @for place in &first { (one(place)) } }
         @if !rest.is_empty() {
             details {
@@ -155,7 +166,6 @@ fn map(kind: SharedKind, places: Vec<Place<'_>>, without: usize) -> Markup {
             }
         }
         (more(all, shown, "railgate fleet --format json"))
-        @if without > 0 { p.soft { (plural(without, "node")) " without a known " (kind.to_string()) "." } }
     }
 }
 

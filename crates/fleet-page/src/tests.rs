@@ -375,7 +375,7 @@ fn the_map_has_a_square_for_each_node_by_what_is_known_of_places() {
     let page = story.page(&shown());
     let (_, map) = page.split_once("<h2>Map</h2>").unwrap();
     let (map, _) = map.split_once("<h2>").unwrap();
-    assert!(map.contains("By rack. ") && map.contains("1 node without a known rack."), "{map}");
+    assert!(map.contains("By rack. ") && map.contains("<strong>no known rack</strong>"), "{map}");
     assert!(map.contains("All nodes in service: "), "{map}");
     let empty = Story::default().page(&shown());
     assert!(empty.contains("No racks or leaf switches are known"), "{empty}");
