@@ -118,7 +118,7 @@ enum Command {
     },
 }
 
-/// The judgement looks back for 28 days, and the history may be as short: what is entered is not older.
+/// The judgement looks back for 28 days, and the history may be as short: an older record would have no effect.
 const MAX_AGO: Duration = Duration::from_secs(28 * 86_400);
 
 /// A history and its judgement.

@@ -33,7 +33,7 @@ pub(super) struct TestedArgs {
     ago: Option<Duration>,
 }
 
-/// What is wrong with a test: nothing is entered.
+/// Why a test is refused.
 fn refused(known: &Known, args: &TestedArgs) -> Option<String> {
     if known.judgement.node(&args.node).is_none() {
         return Some(super::no_such_node(&args.node));

@@ -54,7 +54,7 @@ pub(crate) fn pairs(judged: &[Judged], round: &Round, number: usize) -> Vec<Pair
             }
         }
     }
-    // A round may have been read from a file: a node is in one pair at a time whatever it has.
+    // A round may have been read from a file: also then, a node is in one pair at a time.
     let mut nodes = BTreeSet::new();
     let mut free = |pair: &Pair| {
         let both = [pair.left, pair.right];
@@ -103,7 +103,7 @@ fn turn(outcome: Outcome) -> Outcome {
     }
 }
 
-/// How much an outcome shows: what is a fact after one measurement is above what another measurement can change.
+/// How much an outcome shows. A fact after one measurement is above an outcome that another measurement can change.
 fn rank(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Corrupt { wrong_words } if *wrong_words != [0, 0] => 4,

@@ -226,7 +226,7 @@ fn google_has_two_documents() {
         let noticed = gcp(upcoming, (200, "TERMINATE_ON_HOST_MAINTENANCE")).ask(Gcp);
         assert_eq!(kinds(&noticed), ["TERMINATE_ON_HOST_MAINTENANCE"], "{upcoming:?}");
     }
-    // An announcement counts, whatever the other document is. Without one, both must be readable.
+    // An announcement counts also if the other document is unreadable. Without one, both must be readable.
     assert_eq!(kinds(&gcp((200, planned), (500, "")).ask(Gcp)), ["SCHEDULED"]);
     let noticed = gcp((500, ""), (200, "TERMINATE_ON_HOST_MAINTENANCE")).ask(Gcp);
     assert_eq!(kinds(&noticed), ["TERMINATE_ON_HOST_MAINTENANCE"]);

@@ -144,7 +144,7 @@ fn aws(service: &Service) -> Events {
 }
 
 /// Two documents: the maintenance of the machine types that Google plans ahead, and the notice of one hour that every machine with
-/// GPUs gets. One that announces something counts whatever the other answers.
+/// GPUs gets. One that announces something counts, also if the other has no answer.
 fn gcp(service: &Service) -> Events {
     const UPCOMING: &str = "/computeMetadata/v1/instance/upcoming-maintenance?alt=json";
     const NOTICE: &str = "/computeMetadata/v1/instance/maintenance-event";
