@@ -52,6 +52,8 @@ impl Chromium {
             command.arg("--no-sandbox");
         }
         command.arg(format!("--user-data-dir={}", profile.path().display()));
+        // It is killed at the end, and would leave a directory of its own behind.
+        command.env("TMPDIR", profile.path());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let to = child.stdin.take().context("no input")?;
         let out = BufReader::new(child.stdout.take().context("no output")?);
