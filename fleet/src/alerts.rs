@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use railgate_alert_sinks::{Deliver, Keep, Sinks, StateFile, deliver};
-use railgate_alerts::{AlertsConfig, Message, MessageKind, Observation, Outcome, State};
+use railgate_alerts::{AlertsConfig, Message, Observation, Outcome, State};
 use railgate_model::UnixMillis;
 use railgate_runner::{Config, FleetSilences, SilenceFile, now};
 
@@ -54,7 +54,7 @@ impl Logged {
 /// The receivers, which log a problem when it begins and when it is over.
 struct Receivers {
     sinks: Sinks,
-    /// The last problem by receiver; heartbeats apart, since they are not repeated.
+    /// The last problem by receiver, and by whether the message is sent again.
     problems: RefCell<BTreeMap<(String, bool), String>>,
 }
 
@@ -68,15 +68,14 @@ impl Deliver for Receivers {
     fn send(&self, message: &Message, now: UnixMillis) -> Outcome {
         let outcome = self.sinks.send(message, now);
         let Message { id, sink, kind, .. } = message;
-        let is_heartbeat = *kind == MessageKind::Heartbeat;
-        let key = (sink.clone(), is_heartbeat);
+        let key = (sink.clone(), kind.is_sent_again());
         let mut problems = self.problems.borrow_mut();
         match &outcome {
             Outcome::Accepted => {
                 if problems.remove(&key).is_some() {
                     tracing::info!("alerts: {sink}: accepts messages again");
                 }
-                if !is_heartbeat {
+                if kind.is_sent_again() {
                     tracing::info!(
                         "alerts: {sink}: accepted message {id}, {} conditions",
                         message.entries.len()
@@ -85,7 +84,7 @@ impl Deliver for Receivers {
             }
             Outcome::Later { problem, .. } | Outcome::Rejected { problem } => {
                 if problems.insert(key, problem.clone()).as_ref() != Some(problem) {
-                    let what = if is_heartbeat { "heartbeat" } else { "message, which waits," };
+                    let what = if kind.is_sent_again() { "message, which waits," } else { kind.name() };
                     tracing::warn!("alerts: {sink}: {what} not accepted: {problem}");
                 }
             }

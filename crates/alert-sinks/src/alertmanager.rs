@@ -1,6 +1,6 @@
 //! Alertmanager, API v2: `POST /api/v2/alerts`.
 
-use railgate_alerts::{Entry, EntryKind, Message, MessageKind, Priority};
+use railgate_alerts::{Entry, Message, MessageKind, Priority};
 use railgate_model::{UnixMillis, rfc3339};
 use serde_json::{Value, json};
 
@@ -9,8 +9,8 @@ const SHOWN_NODES: usize = 50;
 
 /// The body of the request.
 ///
-/// An alert is identified by its labels, and one of them is the priority, since routes need it. So when a condition changes or ends, the
-/// alerts of the other priorities end as well.
+/// An alert is identified by its labels, and one of them is the priority, since routes need it. So when the priority of a condition changes,
+/// one alert begins and the former one ends.
 pub(crate) fn body(message: &Message, now: UnixMillis) -> Value {
     if message.kind == MessageKind::Heartbeat {
         return json!([{
@@ -24,12 +24,11 @@ pub(crate) fn body(message: &Message, now: UnixMillis) -> Value {
 }
 
 fn alerts(message: &Message, entry: &Entry, now: UnixMillis) -> Vec<Value> {
-    let others = [Priority::P0, Priority::P1, Priority::P2].into_iter().filter(|one| *one != entry.priority);
-    let mut alerts = vec![alert(message, entry, entry.priority, !entry.kind.is_over(), now)];
-    if entry.kind.is_over() || entry.kind == EntryKind::Changed {
-        alerts.extend(others.map(|priority| alert(message, entry, priority, false, now)));
+    if entry.kind.is_over() {
+        return vec![alert(message, entry, entry.known_by.unwrap_or(entry.priority), false, now)];
     }
-    alerts
+    let former = entry.known_by.map(|priority| alert(message, entry, priority, false, now));
+    [alert(message, entry, entry.priority, true, now)].into_iter().chain(former).collect()
 }
 
 fn alert(message: &Message, entry: &Entry, priority: Priority, fires: bool, now: UnixMillis) -> Value {

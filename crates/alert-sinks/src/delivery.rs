@@ -1,6 +1,6 @@
 use std::error::Error;
 
-use railgate_alerts::{AlertsConfig, Message, Outcome, State};
+use railgate_alerts::{AlertsConfig, Message, MessageKind, Outcome, State};
 use railgate_model::UnixMillis;
 
 /// Sends one message to the receiver that it names.
@@ -25,6 +25,8 @@ pub struct Delivered {
     pub accepted: usize,
     /// Heartbeats that were accepted.
     pub heartbeats: usize,
+    /// Refreshes that were accepted.
+    pub refreshes: usize,
     /// Why messages failed, by receiver: for a log.
     pub failed: Vec<(String, String)>,
     /// Why the state could not be stored. Messages are sent nevertheless: after a crash they may come again.
@@ -57,14 +59,16 @@ pub fn deliver(
                 }
             }
         }
-        if let Some(message) = state.heartbeat(config, name, clock()) {
+        for due in [State::refresh, State::heartbeat] {
+            let Some(message) = due(state, config, name, clock()) else { continue };
             commit(keep, state, &mut done);
             let outcome = sinks.send(&message, clock());
             state.finished(name, &message.id, &outcome, clock());
             match outcome {
+                Outcome::Accepted if message.kind == MessageKind::Refresh => done.refreshes += 1,
                 Outcome::Accepted => done.heartbeats += 1,
                 Outcome::Later { problem, .. } | Outcome::Rejected { problem } => {
-                    done.failed.push((name.clone(), format!("heartbeat: {problem}")));
+                    done.failed.push((name.clone(), format!("{}: {problem}", message.kind.name())));
                 }
             }
         }

@@ -46,12 +46,7 @@ fn priority(message: &Message) -> Option<String> {
 fn field(message: &Message, name: &str) -> Option<String> {
     Some(match name {
         "id" => message.id.clone(),
-        "kind" => match message.kind {
-            MessageKind::Alerts => "alerts",
-            MessageKind::Digest => "digest",
-            MessageKind::Heartbeat => "heartbeat",
-        }
-        .to_owned(),
+        "kind" => message.kind.name().to_owned(),
         "priority" => priority(message).unwrap_or_default(),
         "site" => message.site.clone(),
         "time" => rfc3339(message.time).unwrap_or_default(),

@@ -271,7 +271,7 @@ fn a_template_cannot_be_left_by_a_value() {
 }
 
 #[test]
-fn alertmanager_gets_ends_for_the_priorities_that_no_longer_hold() {
+fn alertmanager_gets_the_end_of_the_priority_that_it_knows() {
     let server = Server::start(|_, _| ok(""));
     let files = Files::new();
     let config = files.config("alertmanager", &server.url(""), "");
@@ -296,15 +296,27 @@ fn alertmanager_gets_ends_for_the_priorities_that_no_longer_hold() {
     let message = state.next(&config, "it", now + 60_000).unwrap();
     assert_eq!(sink.send(&message, NOON), Outcome::Accepted);
     let alerts = server.last().json();
-    let ends: Vec<(&str, bool)> = alerts
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|alert| {
-            (alert["labels"]["severity"].as_str().unwrap(), alert["endsAt"].as_str() > Some("2026-01-06"))
-        })
-        .collect();
-    assert_eq!(ends, [("P0", true), ("P1", false), ("P2", false)]);
+    assert_eq!(firing(&alerts), [("P0", true), ("P2", false)]);
+    state.finished("it", &message.id, &Outcome::Accepted, now + 60_000);
+
+    // It fell to P1 without a message, and is over.
+    let later = now + 2 * 60_000;
+    let conditions = vec![condition("node/a", Priority::P1, &["a"])];
+    state.observe(&config, &Observation { conditions, time: later, complete: true }, later);
+    for minute in 1..=7 {
+        let time = later + minute * 60_000;
+        state.observe(&config, &Observation { conditions: Vec::new(), time, complete: true }, time);
+    }
+    let message = state.next(&config, "it", later + 8 * 60_000).unwrap();
+    assert_eq!(sink.send(&message, NOON), Outcome::Accepted);
+    assert_eq!(firing(&server.last().json()), [("P0", false)], "the one that fires there");
+}
+
+/// Severity of each alert, and whether it fires.
+fn firing(alerts: &Value) -> Vec<(&str, bool)> {
+    let alerts = alerts.as_array().unwrap().iter();
+    let of = |alert: &Value| alert["endsAt"].as_str() > Some("2026-01-06");
+    alerts.map(|alert| (alert["labels"]["severity"].as_str().unwrap(), of(alert))).collect()
 }
 
 #[test]

@@ -67,6 +67,9 @@ pub struct Entry {
     pub since: UnixMillis,
     /// When it was over, if it is.
     pub ended: Option<UnixMillis>,
+    /// The priority that the receiver knows it by, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_by: Option<Priority>,
 }
 
 /// Kind of a message.
@@ -79,6 +82,25 @@ pub enum MessageKind {
     Digest,
     /// Railgate runs and has current data.
     Heartbeat,
+    /// All conditions that the receiver was sent and that last, for one that keeps them in memory only.
+    Refresh,
+}
+
+impl MessageKind {
+    /// Name, as in the JSON of a webhook.
+    pub fn name(self) -> &'static str {
+        match self {
+            MessageKind::Alerts => "alerts",
+            MessageKind::Digest => "digest",
+            MessageKind::Heartbeat => "heartbeat",
+            MessageKind::Refresh => "refresh",
+        }
+    }
+
+    /// Whether a message that is not accepted is sent again. Otherwise a new one follows after the interval.
+    pub fn is_sent_again(self) -> bool {
+        matches!(self, MessageKind::Alerts | MessageKind::Digest)
+    }
 }
 
 /// A message to one receiver.
@@ -124,6 +146,7 @@ impl Message {
         let site = if self.site.is_empty() { String::new() } else { format!(" {}", self.site) };
         let text = match self.kind {
             MessageKind::Heartbeat => format!("railgate{site}: heartbeat"),
+            MessageKind::Refresh => format!("railgate{site}: {} open", self.entries.len()),
             MessageKind::Digest => {
                 let [began, over, silenced] = self.counts;
                 let open = self.entries.len();

@@ -219,7 +219,7 @@ fn not_silenced(policy: &AlertsConfig, condition: &Condition, now: UnixMillis) -
     (!left.nodes.is_empty()).then_some(left)
 }
 
-fn entry(key: &str, tracked: &Tracked, kind: EntryKind, ended: Option<UnixMillis>) -> Entry {
+pub(crate) fn entry(key: &str, tracked: &Tracked, kind: EntryKind, ended: Option<UnixMillis>) -> Entry {
     let Tracked { condition, first, .. } = tracked;
     Entry {
         kind,
@@ -231,6 +231,7 @@ fn entry(key: &str, tracked: &Tracked, kind: EntryKind, ended: Option<UnixMillis
         nodes: condition.nodes.keys().cloned().collect(),
         since: condition.since.unwrap_or(*first),
         ended,
+        known_by: None,
     }
 }
 

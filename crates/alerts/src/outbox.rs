@@ -9,12 +9,14 @@ use railgate_text::shorten;
 use crate::condition::Priority;
 use crate::config::AlertsConfig;
 use crate::message::{Entry, EntryKind, Message, MessageKind};
-use crate::observe::millis;
+use crate::observe::{entry, millis};
 use crate::sink_config::SinkConfig;
 use crate::state::{SinkState, State};
 
 /// The window of [`SinkConfig::per_minute`].
 const MINUTE: UnixMillis = 60_000;
+/// How often a receiver that forgets is sent its open conditions. Alertmanager's documentation names 30 s to 3 min.
+const REFRESH: UnixMillis = 3 * MINUTE;
 /// Longest wait after failures.
 const MAX_WAIT: UnixMillis = 15 * MINUTE;
 /// The longest wait that a receiver may ask for.
@@ -123,6 +125,42 @@ impl State {
         })
     }
 
+    /// Makes a refresh, if one is due: a receiver that keeps conditions in memory only has them again after a restart. It has nothing new: a
+    /// change waits for its own message. A refresh that fails is not repeated: the next one follows after the interval.
+    pub fn refresh(&mut self, policy: &AlertsConfig, sink: &str, now: UnixMillis) -> Option<Message> {
+        self.advance(now);
+        let config = policy.sinks.get(sink)?;
+        let state = self.sinks.get_mut(sink)?;
+        let is_due = state.refreshed.is_some_and(|last| now.saturating_sub(last) >= REFRESH);
+        if !config.kind.forgets() || !is_due || state.in_flight.is_some() || !state.may_attempt(config, now) {
+            return None;
+        }
+        let lasts = |(key, priority): (&String, &Priority)| {
+            let tracked = self.open.get(key).filter(|tracked| !tracked.silenced)?;
+            Some(Entry { priority: *priority, ..entry(key, tracked, EntryKind::Repeated, None) })
+        };
+        let mut entries: Vec<Entry> = state.open.iter().filter_map(lasts).collect();
+        if entries.is_empty() {
+            return None;
+        }
+        sort(&mut entries);
+        state.refreshed = Some(now);
+        state.attempts.push(now);
+        self.number += 1;
+        Some(Message {
+            id: format!("railgate-{sink}-{now:x}-{}", self.number),
+            sink: sink.to_owned(),
+            kind: MessageKind::Refresh,
+            site: policy.site.clone(),
+            time: now,
+            valid_until: now.saturating_add(longest_repeat(policy).saturating_mul(2)),
+            utc_offset: policy.utc_offset,
+            entries,
+            counts: [0; 3],
+            brief: state.refusals >= BRIEF_AFTER,
+        })
+    }
+
     /// Records a receiver's answer. An answer to another message than the one under way only counts towards the limit.
     pub fn finished(&mut self, sink: &str, id: &str, outcome: &Outcome, now: UnixMillis) {
         self.advance(now);
@@ -138,9 +176,10 @@ impl State {
                     if entry.kind.is_over() {
                         state.open.remove(&entry.key);
                     } else {
-                        state.open.insert(entry.key.clone());
+                        state.open.insert(entry.key.clone(), entry.priority);
                     }
                 }
+                state.refreshed = (!state.open.is_empty()).then(|| state.refreshed.unwrap_or(now));
                 (state.failures, state.refusals, state.problem) = (0, 0, None);
                 state.accepted = Some(now);
                 state.not_before = now;
@@ -190,6 +229,9 @@ impl SinkState {
     fn take_waiting(&mut self, policy: &AlertsConfig, now: UnixMillis) -> Vec<Entry> {
         let taken = self.waiting.extract_if(.., |_, waiting| may_go(policy, waiting.entry.priority, now));
         let mut entries: Vec<Entry> = taken.map(|(_, waiting)| waiting.entry).collect();
+        for entry in &mut entries {
+            entry.known_by = self.open.get(&entry.key).copied().filter(|known| *known != entry.priority);
+        }
         sort(&mut entries);
         entries
     }

@@ -97,6 +97,11 @@ impl SinkKind {
     pub(crate) fn takes_digest(self) -> bool {
         self != SinkKind::Alertmanager
     }
+
+    /// Whether it has open conditions in memory only. Alertmanager expects its clients to send them again every few minutes.
+    pub(crate) fn forgets(self) -> bool {
+        self == SinkKind::Alertmanager
+    }
 }
 
 /// Fields of a template, `{id}` for example.

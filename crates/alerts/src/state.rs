@@ -65,14 +65,16 @@ pub struct SinkState {
     pub(crate) digest: Option<(Vec<Entry>, [usize; 3])>,
     /// The message that was made last and is not yet accepted.
     pub(crate) in_flight: Option<Message>,
-    /// Keys of conditions that it regards as open.
-    pub(crate) open: BTreeSet<String>,
+    /// Conditions that it regards as open, by key, with the priority of the last message.
+    pub(crate) open: BTreeMap<String, Priority>,
     /// Ends of the attempts within the last minute; of one that has not ended, its start.
     pub(crate) attempts: Vec<UnixMillis>,
     /// When the last message was made.
     pub(crate) made: Option<UnixMillis>,
     /// When the last heartbeat was made.
     pub(crate) heartbeat: Option<UnixMillis>,
+    /// When the last refresh was made; before the first one, since when it has open conditions. `None` while it has none.
+    pub(crate) refreshed: Option<UnixMillis>,
     /// No attempt before this time.
     pub(crate) not_before: UnixMillis,
     /// Failed attempts in a row.
@@ -121,6 +123,7 @@ impl State {
                 sink.attempts.iter_mut().for_each(earlier);
                 sink.made.iter_mut().for_each(earlier);
                 sink.heartbeat.iter_mut().for_each(earlier);
+                sink.refreshed.iter_mut().for_each(earlier);
                 earlier(&mut sink.not_before);
             }
         }
@@ -139,7 +142,7 @@ impl SinkState {
         // A digest opens nothing.
         let under_way = self.in_flight.iter().filter(|message| message.kind == MessageKind::Alerts);
         let entry = under_way.flat_map(|message| &message.entries).find(|entry| entry.key == key);
-        entry.map_or_else(|| self.open.contains(key), |entry| !entry.kind.is_over())
+        entry.map_or_else(|| self.open.contains_key(key), |entry| !entry.kind.is_over())
     }
 
     /// Lets an entry wait, merged with an earlier one about the same condition.

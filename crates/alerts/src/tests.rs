@@ -89,6 +89,13 @@ impl Play {
                 }
                 self.state.finished(&sink, &message.id, &outcome, self.now);
             }
+            if let Some(message) = self.state.refresh(&self.policy, &sink, self.now) {
+                let outcome = answer(&message);
+                if outcome == Outcome::Accepted {
+                    self.sent.push((self.now, message.clone()));
+                }
+                self.state.finished(&sink, &message.id, &outcome, self.now);
+            }
         }
     }
 

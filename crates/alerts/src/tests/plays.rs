@@ -377,3 +377,64 @@ fn a_judgement_becomes_conditions() {
     );
     assert!(conditions[0].nodes["a"].contains("maint"));
 }
+
+#[test]
+fn alertmanager_gets_its_open_conditions_again_every_three_minutes() {
+    let mut play = Play::new(policy("[sinks.am]\nkind = \"alertmanager\"\nurl = \"http://am\"\n"));
+    play.begin(condition("node/a", Priority::P1, &["a"]));
+    play.begin(condition("node/b", Priority::P1, &["b"]));
+    assert_eq!(entries(&play.run(MINUTE)), [(New, "node/a"), (New, "node/b")]);
+    let known = [(Repeated, "node/a"), (Repeated, "node/b")];
+    for _ in 0..2 {
+        let messages = play.run(3 * MINUTE);
+        assert_eq!(messages.iter().map(|message| message.kind).collect::<Vec<_>>(), [MessageKind::Refresh]);
+        assert_eq!(entries(&messages), known);
+    }
+
+    // A change waits for its message. Until then the refresh has the priority that Alertmanager knows.
+    play.policy.quiet_hours = Some(QuietHours::try_from("12:00-13:00".to_owned()).unwrap());
+    play.begin(condition("node/a", Priority::P2, &["a"]));
+    play.begin(condition("node/b", Priority::P1, &["b", "c"]));
+    let refresh = play.run(3 * MINUTE);
+    assert_eq!(entries(&refresh), known);
+    assert!(
+        refresh[0].entries.iter().all(|entry| entry.priority == Priority::P1 && entry.known_by.is_none())
+    );
+
+    // A refresh that fails is not repeated. One of a silenced condition is not made.
+    let mut failed = 0;
+    play.now += 3 * MINUTE;
+    for _ in 0..2 {
+        play.round(&mut |_| {
+            failed += 1;
+            Outcome::Later { problem: "busy".to_owned(), wait: None }
+        });
+    }
+    assert_eq!(failed, 1);
+    let silence = "[silences.a]\nnodes = [\"a\"]\nuntil = \"2026-01-06T00:00:00Z\"\nreason = \"x\"\n";
+    play.policy.silences = policy(silence).silences;
+    assert_eq!(entries(&play.run(3 * MINUTE)), [(Repeated, "node/b")]);
+
+    // The end waits for its message as well; without open conditions there is nothing to send.
+    play.end("node/a");
+    play.end("node/b");
+    play.policy.quiet_hours = None;
+    let messages = play.run(20 * MINUTE);
+    let ends: Vec<_> = entries(&messages).into_iter().filter(|(kind, _)| *kind == Resolved).collect();
+    assert_eq!(ends, [(Resolved, "node/b"), (Resolved, "node/a")]);
+    assert_eq!(play.run(60 * MINUTE), []);
+}
+
+#[test]
+fn only_alertmanager_gets_refreshes() {
+    for kind in ["webhook", "slack", "wecom", "dingtalk", "feishu", "sendmail"] {
+        let address = match kind {
+            "sendmail" => "to = ['ops@example.org']\nfrom = 'railgate@example.org'\n",
+            _ => "url_file = '/x'\n",
+        };
+        let mut play = Play::new(policy(&format!("[sinks.it]\nkind = '{kind}'\n{address}")));
+        play.begin(condition("node/a", Priority::P1, &["a"]));
+        let messages = play.run(10 * MINUTE);
+        assert_eq!(entries(&messages), [(New, "node/a")], "{kind}");
+    }
+}

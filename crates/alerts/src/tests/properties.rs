@@ -136,6 +136,31 @@ proptest! {
         }
     }
 
+    /// A receiver that knows each condition by its priority has one alert of each open condition at the end, and gets no end of one that it
+    /// never had.
+    #[test]
+    fn each_condition_is_known_by_one_priority(steps in proptest::collection::vec(step(), 0..60), quiet in any::<bool>()) {
+        let (play, receiver) = play(&steps, quiet);
+        let mut ids = BTreeSet::new();
+        let mut firing: BTreeSet<(&str, Priority)> = BTreeSet::new();
+        for message in receiver.got.iter().filter(|message| ids.insert(message.id.as_str())) {
+            for entry in &message.entries {
+                let key = entry.key.as_str();
+                if let Some(former) = entry.known_by {
+                    prop_assert!(firing.remove(&(key, former)), "{key} was not {former}");
+                }
+                match entry.kind {
+                    EntryKind::Passed => {}
+                    EntryKind::Resolved if entry.known_by.is_some() => {}
+                    EntryKind::Resolved => prop_assert!(firing.remove(&(key, entry.priority)), "{key} had another one"),
+                    _ => { firing.insert((key, entry.priority)); }
+                }
+            }
+        }
+        let open: Vec<&str> = firing.iter().map(|(key, _)| *key).collect();
+        prop_assert_eq!(open, play.conditions.keys().map(String::as_str).collect::<Vec<_>>());
+    }
+
     #[test]
     fn no_minute_has_more_attempts_than_the_limit(
         steps in proptest::collection::vec(step(), 0..60),
