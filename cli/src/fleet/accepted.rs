@@ -17,8 +17,8 @@ use crate::output::{self, Format, counted};
 
 /// Largest report, bytes.
 const MAX_REPORT: u64 = 256 << 20;
-/// Most figures that one command enters: the file of entered events holds about as many.
-const MAX_FIGURES: usize = 40_000;
+/// Most figures that one command enters, 48 of each of 4,096 nodes: the file of entered events holds about as many.
+const MAX_FIGURES: usize = 200_000;
 /// Longest name of a run and of a figure, characters.
 const MAX_NAME: usize = 120;
 

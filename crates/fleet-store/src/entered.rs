@@ -12,8 +12,8 @@ use railgate_fsutil::{FileLock, nofollow, read, trusted};
 
 use crate::StoreError;
 
-/// Largest file, bytes: some 60,000 events.
-const MAX_FILE: u64 = 16 << 20;
+/// Largest file, bytes: some 240,000 events.
+const MAX_FILE: u64 = 64 << 20;
 /// How long a command waits for another one that appends.
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -44,7 +44,7 @@ impl EnteredFile {
     /// Reads all events; a missing file has none.
     ///
     /// # Errors
-    /// Others can change the path, or the file is a link, not a regular file, or larger than 16 MiB.
+    /// Others can change the path, or the file is a link, not a regular file, or larger than 64 MiB.
     pub fn read(&self) -> Result<Entered, StoreError> {
         let real = match trusted(&self.0) {
             Ok(real) => real,
@@ -188,9 +188,9 @@ mod tests {
         assert!(matches!(file.read(), Err(StoreError::Untrusted(_))));
         assert!(matches!(file.add(&[repaired("gn2")]), Err(StoreError::Untrusted(_))));
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        fs::write(&path, vec![b'\n'; 16 << 20]).unwrap();
+        fs::write(&path, vec![b'\n'; 64 << 20]).unwrap();
         let why = file.add(&[repaired("gn2")]).unwrap_err().to_string();
-        assert!(why.contains("more than 16 MiB; once `railgate fleet export` has"), "{why}");
+        assert!(why.contains("more than 64 MiB; once `railgate fleet export` has"), "{why}");
         fs::remove_file(&path).unwrap();
         symlink("/dev/zero", &path).unwrap();
         assert!(file.read().is_err() && file.add(&[repaired("gn2")]).is_err());
