@@ -24,7 +24,7 @@ pub(crate) enum Half {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Kind {
     pub(crate) half: Half,
-    /// Number of the list: 0, the first one; 1, added to it; 2, fixed after rules were last changed, and all held out.
+    /// Number of the list: 0, the first one; 1, added to it; from 2 on, fixed before rules were changed again, and all held out.
     #[serde(default)]
     pub(crate) later: u8,
     #[serde(default = "completed")]
