@@ -2,6 +2,7 @@
 """Compares railgate-gpu-selftest with PyTorch on real cards, and tests it beside a competing load.
 
     python3 tests/gpu/selftest.py PROGRAM [rates] [load] [refusals] [burn]     without words: all
+    python3 tests/gpu/selftest.py PROGRAM plant         PROGRAM built with --features plant
 
 Needs PyTorch, whose cuBLASLt the program uses. Only on a disposable machine without other processes on its GPUs. Each line that begins
 with `ok` or `WRONG` is a comparison; exit code 1 if one is wrong.
@@ -10,6 +11,7 @@ with `ok` or `WRONG` is a comparison; exit code 1 if one is wrong.
 import glob
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -214,8 +216,27 @@ def burn():
     check(ran.returncode == 130 and out.count("gemm-bf16") >= 1, f"Ctrl-C: exit code {ran.returncode}, {len(out.splitlines())} lines, {time.monotonic() - since:.1f} s later")
 
 
+def plant():
+    """Flips one random bit in each product, in an accumulator or in memory, until 100 products of each kind have been tested."""
+    numbers = random.Random(os.environ.get("SEED", "1"))
+    for where, places in [("register", 32 * 32 * 8), ("memory", 4096 * 4096)]:
+        found, missed = 0, []
+        while found + len(missed) < 100:
+            place = ["--plant", where, "--at", str(numbers.randrange(places)), "--bit", str(numbers.randrange(32))]
+            ran = subprocess.run([PROGRAM, "--products", "1", *place], capture_output=True, text=True, env=environment(False))
+            values = {line["test"]: line["values"] for line in map(json.loads, ran.stdout.splitlines()) if line["test"].startswith("gemm-") and isinstance(line["values"], dict)}
+            found += sum("wrong" in value for value in values.values())
+            missed += [(test, place, ran.stderr[-200:]) for test, value in values.items() if "wrong" not in value]
+            if not values:
+                missed.append(("no product", place, ran.stdout[-300:] + ran.stderr[-200:]))
+        check(not missed, f"a bit in {where}: found in {found} of {found + len(missed)} products {missed[:3] or ''}")
+    print("     one of them:", next(value for value in values.values()))
+
+
 def main():
     steps = {"rates": rates, "load": load, "refusals": refusals, "burn": burn}
+    if sys.argv[2:] == ["plant"]:
+        steps = {"plant": plant}
     if sys.argv[2:] == ["torch-rates"]:
         return torch_rates()
     print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,pci.bus_id", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip())
