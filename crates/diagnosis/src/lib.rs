@@ -218,6 +218,8 @@ pub struct Diagnosis {
 
 /// Maximum of findings of one rule.
 const MOST: usize = 8;
+/// Rules of slowness need this much training, seconds: two samples. Less is mostly the edge of the start-up.
+const LEAST_TRAINED_S: f64 = 10.0;
 
 /// Model FLOP utilisation and goodput of one node while the job runs, up to `now`; `None` if not known.
 pub fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, Option<f64>) {
@@ -248,13 +250,16 @@ pub fn analyse(
     let phases = phases::times(nodes);
     // Rules state what is lost of the time that they judge.
     let share = judged.training_s().map_or(1.0, |_| phases::training_share(&phases));
+    let trained_s: f64 = phases.iter().filter(|one| one.kind.is_training()).map(|one| one.seconds).sum();
+    let too_short = !phases.is_empty() && trained_s < LEAST_TRAINED_S;
     let found = |rule: &'static Rule| {
         let (facts, share) = match rule.over {
             Over::Training => (&judged, share),
             Over::AllTime => (&facts, 1.0),
         };
         let of_all = move |found: Found| Found { costs: found.costs.map(|costs| costs * share), ..found };
-        (rule.find)(facts).into_iter().take(MOST).map(move |found| Diagnosis::new(rule, of_all(found)))
+        let found = if rule.over == Over::Training && too_short { Vec::new() } else { (rule.find)(facts) };
+        found.into_iter().take(MOST).map(move |found| Diagnosis::new(rule, of_all(found)))
     };
     let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
     // Findings without a cost ended the job; they follow the order of the register.

@@ -117,6 +117,31 @@ pub(crate) mod tests {
 
     const GOOD: [f64; 4] = [99.0, 92.0, 60.0, 30.0];
 
+    /// What a program did before it failed is no loss of speed: two samples of training are the least that is judged.
+    #[test]
+    fn training_of_a_moment_is_not_judged() {
+        let idle = [39.0, 34.0, 11.0, 22.0];
+        let host_bound = |phases: &[(PhaseKind, u64)]| {
+            let nodes = silent(phases, idle, idle);
+            found(&analysed(&nodes, Outcome::Good)).contains(&"host-bound")
+        };
+        assert!(host_bound(&[(PhaseKind::StartUp, 15), (PhaseKind::Steady, 20)]));
+        let mut nodes = silent(&[(PhaseKind::StartUp, 15), (PhaseKind::Steady, 9)], idle, idle);
+        // Disks: a sign that needs no least time of its own.
+        let of_all = |node: &mut NodeReport| {
+            let usage = node.usage.as_mut().unwrap();
+            usage.host.io_pressure_percent =
+                Reading::Known(Spread { mean: 50.0, min: 50.0, max: 50.0, over_s: 9.0 });
+            let training = usage.phases.as_mut().unwrap().training.as_mut().unwrap();
+            training.host.io_pressure_percent = Reading::Known(50.0);
+        };
+        nodes.iter_mut().for_each(of_all);
+        assert_eq!(found(&analysed(&nodes, Outcome::Failed)), Vec::<&str>::new());
+        let phases = nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap();
+        phases.list[1].end += 1000;
+        assert_eq!(found(&analysed(&nodes, Outcome::Failed)), ["input-bound"]);
+    }
+
     /// A rank ran out of memory, and the other waited in a collective until the job was cancelled: advice about small
     /// kernels was wrong.
     #[test]

@@ -2,8 +2,8 @@ use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
 use super::{RULES, hang};
-use crate::facts::{Facts, Outcome, Unit, busy, median};
-use crate::host_time::{HostTime, of_all};
+use crate::facts::{Facts, Outcome, Unit, busy, mean_of, median};
+use crate::host_time::{HostTime, of_all, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -11,8 +11,8 @@ pub(crate) const RULE: Rule = Rule {
     about: "GPUs are often without a kernel, and no measurement shows why the host is late",
     class: Class::Unknown,
     evidence: "GPUs without a kernel in the time in which the job trained, where no other rule explains it: no process waits for disks or
-for a CPU core, little is copied off the GPUs, and no rank is late. The CPU time of the GPUs' processes shows whether they compute or
-sleep meanwhile.",
+for a CPU core, little is copied off the GPUs, and no rank is late. Data that is copied over PCIe nearly as fast as it can be for all of
+that time shows that they wait for copies. Otherwise the CPU time of the GPUs' processes shows whether they compute or sleep meanwhile.",
     why: "the GPUs wait for the host; which part of it decides what helps, and a guess would cost days.",
     look_alikes: "a slow data loader, kernels that are launched late by Python, an inference server that waits for requests, evaluation
 and other pauses between steps: from outside all of them are GPUs without a kernel. A program that reports its waiting for input
@@ -25,9 +25,14 @@ and other pauses between steps: from outside all of them are GPUs without a kern
     find,
 };
 
+/// For a job that waits for copies.
+const COPIES_FIX: &str = "keep the data on the GPU, copy less (bytes or bf16 instead of fp32), or copy from pinned memory on a stream of its own \
+    while kernels run";
+
 thresholds! {
     least: Time(10), 0 to 3600, "time", "the job trained for at least this long, as samples show";
     busy_percent: Number(60.0), 0.0 to 100.0, "%", "each GPU runs kernels for at most this share of the time in which the job trained";
+    copied_gb_s: Number(40.0), 0.1 to 1000.0, "GB/s", "it waits for copies if this much is copied for each second without a kernel, both directions together; 40 is three quarters of PCIe 5.0 x16, 19 of PCIe 4.0 x16";
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -48,7 +53,15 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         let of = |get: fn(&HostTime) -> f64| median(all.iter().map(|(_, host)| get(host)).collect());
         Some((of(HostTime::asleep)?, of(HostTime::computes)?))
     });
+    let copied = copied_gb_s(facts, idle);
     let (lost, pace) = match of_process {
+        _ if copied.is_some_and(|rate| rate >= set.copied_gb_s.get()) => (
+            idle,
+            format!(
+                "{:.0} GB/s are copied between the host and each GPU meanwhile, and it waits for these copies",
+                copied.unwrap_or_default()
+            ),
+        ),
         Some((asleep, _)) if 2.0 * asleep >= idle => (
             asleep,
             format!(
@@ -70,6 +83,21 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     };
     let what = format!("no kernel runs {:.0} % of the time in which the job trains: {pace}", 100.0 * idle);
     let mut found = Found::new("low", String::new(), what);
+    if copied.is_some_and(|rate| rate >= set.copied_gb_s.get()) {
+        found.fix = Some(COPIES_FIX);
+    }
     found.costs = Some(lost);
     vec![found]
+}
+
+/// Data that is copied over PCIe in both directions, in GB for each second without a kernel: a bound of the rate of these copies, if they do
+/// not overlap with kernels. Median over the GPUs.
+fn copied_gb_s(facts: &Facts<'_>, idle: f64) -> Option<f64> {
+    let of = |unit: &Unit<'_>| {
+        let counters = &unit.gpu?.counters;
+        let ways = [&counters.pcie_tx_bytes_s, &counters.pcie_rx_bytes_s];
+        ways.into_iter().map(|way| mean_of(way).known().copied()).sum::<Option<f64>>()
+    };
+    let rates: Option<Vec<f64>> = used(facts).map(of).collect();
+    Some(median(rates?)? / 1e9 / idle.max(f64::MIN_POSITIVE))
 }

@@ -14,7 +14,8 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "of each GPU the time with any kernel (GPM, else the driver), the samples without a kernel and the memory in use. Unused
 GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work, or on all GPUs of a job that
 ended well. Idle GPUs: every GPU of the job is without a
-kernel for most of the time. Idle at the end: a job that did not end well ran no kernel on any GPU for its last minutes.
+kernel for most of the time. Idle at the end: a job that did not end well ran no kernel on any GPU for its last minutes, or a job that
+ended well ran none for a large part of its time after the last one.
 Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
 Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
 which more than a fifth was not sampled is not judged.",
@@ -37,6 +38,8 @@ thresholds! {
     idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: on each GPU, samples without a kernel make up at least this share of the time";
     asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on each GPU for at most this share of the time";
     end: Time(120), 5 to 604800, "time", "idle at the end: no kernel on any GPU for at least this long before the end of a job that did not end well";
+    tail: Time(20), 5 to 604800, "time", "or of a job that ended well: for at least this long";
+    tail_percent: Number(20.0), 1.0 to 100.0, "%", "and at least this share of the time";
     low_percent: Number(10.0), 0.0 to 100.0, "%", "low use: kernels run for at most this share of the time, over all GPUs; a GPU works if they run for more";
 }
 
@@ -46,6 +49,7 @@ const NO_KERNEL: f64 = 0.1;
 const COVERED: f64 = 0.8;
 /// Maximum number of GPUs named in one finding.
 const MOST_NAMES: usize = 4;
+const TAIL_FIX: &str = "look at what the program does after its last step (upload, conversion, waiting), and do it in a job without GPUs";
 const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
 
 /// One GPU, with all that the rule needs to know of it.
@@ -237,13 +241,21 @@ fn asleep(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     Some((found, idle_s))
 }
 
-/// No kernel for the last minutes of a job that did not end well.
+/// No kernel on any GPU for the last part of the job.
 fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
-    let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
+    let end = facts.end?;
     let since: Option<Vec<_>> = gpus.iter().map(|gpu| gpu.idle.since).collect();
     let since = since?.into_iter().max()?;
     let seconds = float(end.saturating_sub(since)) / 1000.0;
-    if seconds < facts.rules.idle_gpus.end.seconds() {
+    let set = &facts.rules.idle_gpus;
+    let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
+    let ended_well = facts.outcome == Outcome::Good;
+    let least_s = if ended_well {
+        set.tail.seconds().max(set.tail_percent.share() * whole_s)
+    } else {
+        set.end.seconds()
+    };
+    if seconds < least_s {
         return None;
     }
     let idle_s = seconds * float(u64::try_from(gpus.len()).unwrap_or(u64::MAX));
@@ -254,9 +266,11 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
         clock(since).get(..8).unwrap_or_default(),
         hours(idle_s)
     );
-    let fix = Some(
-        "check where the program stopped: its log; while it still runs, `railgate report JOBID --live` or `py-spy dump --pid PID`",
-    );
+    let fix = Some(if ended_well {
+        TAIL_FIX
+    } else {
+        "check where the program stopped: its log; while it still runs, `railgate report JOBID --live` or `py-spy dump --pid PID`"
+    });
     let mut found = Found { fix, ..Found::new("medium", String::new(), what) };
     found.since = Some(since);
     Some((found, idle_s))

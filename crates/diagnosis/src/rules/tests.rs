@@ -10,7 +10,7 @@ use serde_json::json;
 use super::RULES;
 use crate::facts::{Facts, Outcome};
 use crate::phases::tests::silent as silent_phases;
-use crate::register::{Found, Value};
+use crate::register::{Found, Over, Value};
 use crate::simulator::{PLANTS, Plant, parts_with};
 use crate::{Rules, analyse, by_id, explain, rules_markdown};
 
@@ -27,8 +27,10 @@ fn find(rule: &str, nodes: &[NodeReport], rules: &Rules) -> Vec<Found> {
     let failed = nodes[0].exit.is_some_and(|exit| exit.status != 0);
     let outcome = if failed { Outcome::Failed } else { Outcome::Good };
     let training = crate::facts::training(nodes);
-    let facts = Facts::new(nodes, nodes[0].end, outcome, None).under(rules).in_training(&training);
-    (by_id(rule).unwrap().find)(&facts)
+    let rule = by_id(rule).unwrap();
+    let facts = Facts::new(nodes, nodes[0].end, outcome, None).under(rules);
+    let facts = if rule.over == Over::Training { facts.in_training(&training) } else { facts };
+    (rule.find)(&facts)
 }
 
 fn only(plant: Plant) -> Vec<NodeReport> {
@@ -98,6 +100,17 @@ fn half_idle() -> Vec<NodeReport> {
     use railgate_node_report::phases::PhaseKind;
     let idle = [39.0, 34.0, 11.0, 22.0];
     silent_phases(&[(PhaseKind::StartUp, 15), (PhaseKind::Steady, 20)], idle, idle)
+}
+
+/// The same job, and 31 GB/s are copied over PCIe, both directions together: 50.8 GB for each second without a kernel.
+fn copies_silently() -> Vec<NodeReport> {
+    let mut nodes = half_idle();
+    let phases = nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap();
+    for gpu in &mut phases.training.as_mut().unwrap().gpus {
+        gpu.counters.pcie_tx_bytes_s = Reading::Known(1e9);
+        gpu.counters.pcie_rx_bytes_s = Reading::Known(30e9);
+    }
+    nodes
 }
 
 /// Rank 1 last reported 100 s before the others.
@@ -247,10 +260,19 @@ fn idles_to_the_end() -> Vec<NodeReport> {
     let mut nodes = silent_phases(&phases, [19.0, 6.0, 2.0, 1.0], [99.0, 92.0, 60.0, 30.0]);
     nodes[0].exit = Some(railgate_node_report::Exit { status: 256, derived: None });
     let since = nodes[0].end.map(|end| end - 85_000);
-    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+    let usage = nodes[0].usage.as_mut().unwrap();
+    usage.host.cpu_cores = flat(4.0);
+    for gpu in &mut usage.gpus {
         gpu.idle =
             Reading::Known(railgate_node_report::usage::IdleTime { over_s: 105.0, idle_s: 85.0, since });
     }
+    nodes
+}
+
+/// The same, and the job ended well.
+fn idles_after_its_work() -> Vec<NodeReport> {
+    let mut nodes = idles_to_the_end();
+    nodes[0].exit = None;
     nodes
 }
 
@@ -308,6 +330,7 @@ const ROWS: &[Row] = &[
     ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 49.9, 50.1),
     ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
     ("host-bound", "least", half_idle, "the host sets the pace", 20.0, 21.0),
+    ("host-bound", "copied_gb_s", copies_silently, "51 GB/s are copied", 50.7, 50.9),
     ("host-bound", "busy_percent", half_idle, "the host sets the pace", 39.1, 38.9),
     ("memory-bound", "dram_percent", || only(Plant::MemoryBound), "", 65.8, 65.9),
     ("memory-bound", "dram_running_percent", || only(Plant::MemoryBound), "", 83.5, 83.6),
@@ -334,6 +357,8 @@ const ROWS: &[Row] = &[
     ("idle-gpus", "idle_percent", || only(Plant::Asleep), "runs kernels", 97.9, 98.1),
     ("idle-gpus", "asleep_percent", || only(Plant::Asleep), "runs kernels", 0.6, 0.3),
     ("idle-gpus", "end", idles_to_the_end, "for the last 1 min 25 s", 84.0, 86.0),
+    ("idle-gpus", "tail", idles_after_its_work, "for the last 1 min 25 s", 84.0, 86.0),
+    ("idle-gpus", "tail_percent", idles_after_its_work, "for the last 1 min 25 s", 80.9, 81.0),
     ("idle-gpus", "low_percent", || only(Plant::LowUse), "used them", 7.2, 6.8),
 ];
 

@@ -9,6 +9,8 @@ use crate::tasks::{StepStart, start_at};
 const IDLE: f64 = 2.0;
 /// The same in a job whose GPUs never do more. A context without work stays below 0.1 (docs/accuracy.md).
 const HARDLY: f64 = 0.3;
+/// And only if they do as much for this share of the time: a job whose kernels are too small for that may clear its memory at the end.
+const HARDLY_SHARE: f64 = 0.1;
 /// A GPU that waits in a collective: kernels all the time (percent), on few SMs, and almost no other activity.
 const WAIT_KERNELS: f64 = 90.0;
 const WAIT_SMS: f64 = 35.0;
@@ -78,6 +80,11 @@ impl CellGpu {
         let pipes = [self.sm, self.tensor, self.dram];
         pipes.into_iter().flatten().reduce(f64::max).or(self.kernels).unwrap_or(0.0)
     }
+
+    /// Time with any kernel, percent: the level of a job whose kernels are so small that the SMs seem idle.
+    fn any_kernel(&self) -> f64 {
+        self.kernels.unwrap_or(0.0)
+    }
 }
 
 /// The phases, and the samples that lie completely in training.
@@ -101,14 +108,14 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// `others`: the job has another GPU that this one can wait for.
-    fn new(cell: &'a Cell, others: bool) -> Option<Self> {
+    /// `others`: the job has another GPU that this one can wait for. `work`: the level of a GPU.
+    fn new(cell: &'a Cell, others: bool, work: fn(&CellGpu) -> f64) -> Option<Self> {
         let known: Vec<&CellGpu> = cell.gpus.iter().filter(|gpu| gpu.is_known()).collect();
         if known.is_empty() {
             return None;
         }
         let levels: Vec<f64> =
-            known.iter().filter(|gpu| !(others && gpu.waits())).map(|gpu| gpu.work()).collect();
+            known.iter().filter(|gpu| !(others && gpu.waits())).map(|gpu| work(gpu)).collect();
         let waiting = known.len() - levels.len();
         let working = levels.iter().filter(|level| **level >= IDLE).count();
         let level = levels.iter().sum::<f64>() / count(known.len());
@@ -161,9 +168,19 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
 /// Finds the phases in the samples of the time in which the job ran, in time order. `others`: the job has more than one
 /// GPU, so that one can wait for another.
 pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
-    let seen: Vec<Seen<'_>> = cells.iter().filter_map(|cell| Seen::new(cell, others)).collect();
-    let Some(usual) = usual_level(&seen, IDLE).or_else(|| usual_level(&seen, HARDLY)) else {
-        return without_training(&seen);
+    let see =
+        |work| -> Vec<Seen<'_>> { cells.iter().filter_map(|cell| Seen::new(cell, others, work)).collect() };
+    let (by_work, by_kernels) = (see(CellGpu::work), see(CellGpu::any_kernel));
+    let hardly = |seen: &[Seen<'_>]| {
+        let of = |least| seen.iter().filter(|one| one.level >= least).map(Seen::seconds).sum::<f64>();
+        usual_level(seen, HARDLY).filter(|_| of(HARDLY) >= HARDLY_SHARE * of(f64::NEG_INFINITY))
+    };
+    let (seen, usual) = match usual_level(&by_work, IDLE).or_else(|| hardly(&by_work)) {
+        Some(usual) => (by_work, usual),
+        None => match usual_level(&by_kernels, IDLE) {
+            Some(usual) => (by_kernels, usual),
+            None => return without_training(&by_work),
+        },
     };
     // Blips of the start-up do not lower the level of the training.
     let usual = usual_level(&seen, TRAINS * usual).unwrap_or(usual);

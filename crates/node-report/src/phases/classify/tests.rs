@@ -230,3 +230,18 @@ fn a_gpu_that_waits_for_the_one_that_saves_is_stalled() {
     let unused = cells(&vec![[trains(), quiet()]; 6]);
     assert_eq!(said(&unused, 2), [[(Steady, 30.0)], [(Idle, 30.0)]]);
 }
+
+/// A loop over small parameters, and JAX without jit: kernels run 4 % to 17 % of the time on a thousandth of the SMs.
+#[test]
+fn kernels_that_hardly_use_the_gpu_are_training() {
+    let tiny = gpu(17.0, 0.2, 0.0, 0.0);
+    assert_eq!(
+        kinds(&alike(&[(quiet(), 2), (tiny, 3), (quiet(), 1)])),
+        [(StartUp, 10.0), (Steady, 15.0), (Tail, 5.0)]
+    );
+    // At the end the memory is cleared.
+    let cleared = alike(&[(quiet(), 2), (gpu(4.0, 0.1, 0.0, 0.0), 9), (gpu(0.0, 0.0, 0.0, 1.5), 1)]);
+    assert_eq!(kinds(&cleared), [(StartUp, 10.0), (Steady, 45.0), (Tail, 5.0)]);
+    // A context without work.
+    assert_eq!(kinds(&alike(&[(gpu(0.1, 0.0, 0.0, 0.0), 5)])), [(Idle, 25.0)]);
+}

@@ -42,8 +42,8 @@ pub(super) struct HostSide {
 }
 
 impl HostSide {
-    /// What the threads of these processes used since the last call; unknown for the first one. A thread that started in
-    /// between counts from its start, one that ended is not counted.
+    /// What the threads of these processes used since the last call; unknown for the first one, and while none of the processes was on the
+    /// GPU then. A thread that started in between counts from its start, one that ended is not counted.
     pub(super) fn step(&mut self, proc: &Path, pids: &Reading<Vec<u32>>, seconds: f64) -> HostUse {
         let pids = match pids {
             Reading::Known(pids) => pids,
@@ -65,6 +65,9 @@ impl HostSide {
             return HostUse::unknown(Reading::Failed("no process uses the GPU".to_owned()));
         }
         let known = |pid: u32| before.range((pid, 0)..=(pid, u32::MAX)).next().is_some();
+        if !now.keys().any(|(pid, _)| known(*pid)) {
+            return HostUse::unknown(Reading::Failed("all processes are new on the GPU".to_owned()));
+        }
         let of = |get: fn(&Times) -> u64| {
             let grown = now.iter().map(|(thread, times)| match before.get(thread) {
                 // A thread with the number of an ended one has less than that had.
@@ -153,6 +156,21 @@ mod tests {
         put(proc, 10, 10, "1000000000 0 1\n");
         let used = side.step(proc, &Reading::Known(vec![10, 30]), 5.0);
         assert_eq!(used.cpu_percent, Reading::Known(20.0));
+    }
+
+    /// A program computes before it opens the GPU. Zero would mean that it slept.
+    #[test]
+    fn a_process_that_is_new_on_the_gpu_has_no_figure_yet() {
+        let proc = place();
+        let proc = proc.path();
+        let mut side = HostSide::default();
+        side.step(proc, &Reading::Known(Vec::new()), 5.0);
+        put(proc, 10, 10, "5000000000 0 7\n");
+        let pids = Reading::Known(vec![10]);
+        let used = side.step(proc, &pids, 5.0);
+        assert_eq!(used.cpu_percent, Reading::Failed("all processes are new on the GPU".to_owned()));
+        put(proc, 10, 10, "10000000000 0 8\n");
+        assert_eq!(side.step(proc, &pids, 5.0).cpu_percent, Reading::Known(100.0));
     }
 
     #[test]
