@@ -34,7 +34,8 @@ class Neutral:
 
     def __init__(self, host, text):
         short = host.split(".")[0]
-        self.pairs = [(re.escape(name), "gn1") for name in sorted({host, short}, key=len, reverse=True) if name]
+        # A host named "vm" must not change "nvmlDevice".
+        self.pairs = [(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "gn1") for name in sorted({host, short}, key=len, reverse=True) if name]
         self.pairs.append(("/var/tmp/railgate-gpu/?", "/home/researcher/"))
         uuids = sorted(set(re.findall(r"GPU-[0-9a-f]{8}-[0-9a-f-]{27}", text)))
         self.pairs += [(uuid, f"GPU-00000000-0000-0000-0000-{i:012}") for i, uuid in enumerate(uuids)]
