@@ -164,8 +164,11 @@ pub const RULES: &[Rule] = &[
     follows("slurm-time-limit", r"DUE TO TIME LIMIT|DUE to TIME LIMIT|DUE TO PREEMPTION"),
     follows(
         "terminated",
-        r"(?:srun|slurmstepd): error: .*(?:CANCELLED AT|Terminated$|Killed by signal 15)|srun: (?:error: )?(?:Terminating|forcing job termination|Force Terminated|launch/slurm: )|Waiting up to \d+ seconds for job step|Job step aborted|srun: interrupt|^Terminated$|KeyboardInterrupt|slurmstepd: error: \*\*\*",
+        r"(?:srun|slurmstepd): error: .*(?:CANCELLED AT|Terminated$|Killed by signal 15)|srun: (?:error: )?(?:Terminating|forcing job termination|Force Terminated|launch/slurm: )|Waiting up to \d+ seconds for job step|Job step aborted|srun: interrupt|^Terminated$|slurmstepd: error: \*\*\*",
     ),
+    cause("argparse", Application, r"^\S{1,80}\.py: error: ", ""),
+    // Ctrl-C, or a signal that a script sends: nothing is known of why. Slurm itself sends SIGTERM and SIGKILL.
+    exit("interrupted", r"^KeyboardInterrupt\b"),
     follows(
         "atexit",
         r"Exception ignored in|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: ",

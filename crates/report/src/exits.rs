@@ -28,7 +28,28 @@ pub(crate) fn telling_exit(attempt: &Attempt) -> Option<String> {
             | EndKind::Application
             | EndKind::Unknown
     );
-    attempt.exit().filter(|_| ended_so).map(exit_said)
+    attempt.exit().filter(|_| ended_so).map(with_signal)
+}
+
+/// The same with the signal that the code of a shell or of srun stands for, 128 and its number: `exit code 143 (SIGTERM)`.
+fn with_signal(exit: Exit) -> String {
+    let name = match (exit.code(), exit.signal()) {
+        (129, 0) => "SIGHUP",
+        (130, 0) => "SIGINT",
+        (131, 0) => "SIGQUIT",
+        (132, 0) => "SIGILL",
+        (134, 0) => "SIGABRT",
+        (135, 0) => "SIGBUS",
+        (136, 0) => "SIGFPE",
+        (137, 0) => "SIGKILL",
+        (138, 0) => "SIGUSR1",
+        (139, 0) => "SIGSEGV",
+        (140, 0) => "SIGUSR2",
+        (141, 0) => "SIGPIPE",
+        (143, 0) => "SIGTERM",
+        _ => return exit_said(exit),
+    };
+    format!("{} ({name})", exit_said(exit))
 }
 
 /// How the attempt ended, `cancelled` or `looks like the application, exit code 1`.
@@ -119,5 +140,7 @@ mod tests {
         assert_eq!(exit_said(Exit { status: 125, derived: None }), "out of memory, according to Slurm");
         assert!(explain_exit(139, 0).unwrap().contains("SIGSEGV"));
         assert_eq!(explain_exit(42, 0), None);
+        let said = |status| with_signal(Exit { status, derived: None });
+        assert_eq!([143 << 8, 3 << 8, 9].map(said), ["exit code 143 (SIGTERM)", "exit code 3", "signal 9"]);
     }
 }
