@@ -64,17 +64,10 @@ impl State {
             return None;
         }
         if state.in_flight.is_none() {
+            let number = self.number + 1;
             let mut message = Message {
-                id: String::new(),
-                sink: sink.to_owned(),
-                kind: MessageKind::Alerts,
-                site: policy.site.clone(),
-                time: now,
-                valid_until: now.saturating_add(longest_repeat(policy).saturating_mul(2)),
-                utc_offset: policy.utc_offset,
-                entries: Vec::new(),
-                counts: [0; 3],
                 brief: state.refusals >= BRIEF_AFTER,
+                ..message(policy, sink, (MessageKind::Alerts, longest_repeat(policy)), number, now)
             };
             if state.is_due(policy, now) {
                 message.entries = state.take_waiting(policy, now);
@@ -84,9 +77,7 @@ impl State {
             } else {
                 return None;
             }
-            self.number += 1;
-            // The time makes ids differ also after a loss of the state.
-            message.id = format!("railgate-{sink}-{now:x}-{}", self.number);
+            self.number = number;
             state.made = Some(now);
             state.in_flight = Some(message);
         }
@@ -111,18 +102,7 @@ impl State {
         state.heartbeat = Some(now);
         state.attempts.push(now);
         self.number += 1;
-        Some(Message {
-            id: format!("railgate-{sink}-{now:x}-{}", self.number),
-            sink: sink.to_owned(),
-            kind: MessageKind::Heartbeat,
-            site: policy.site.clone(),
-            time: now,
-            valid_until: now.saturating_add(interval.saturating_mul(2)),
-            utc_offset: policy.utc_offset,
-            entries: Vec::new(),
-            counts: [0; 3],
-            brief: false,
-        })
+        Some(message(policy, sink, (MessageKind::Heartbeat, interval), self.number, now))
     }
 
     /// Makes a refresh, if one is due: a receiver that keeps conditions in memory only has them again after a restart. It has nothing new: a
@@ -147,18 +127,9 @@ impl State {
         state.refreshed = Some(now);
         state.attempts.push(now);
         self.number += 1;
-        Some(Message {
-            id: format!("railgate-{sink}-{now:x}-{}", self.number),
-            sink: sink.to_owned(),
-            kind: MessageKind::Refresh,
-            site: policy.site.clone(),
-            time: now,
-            valid_until: now.saturating_add(longest_repeat(policy).saturating_mul(2)),
-            utc_offset: policy.utc_offset,
-            entries,
-            counts: [0; 3],
-            brief: state.refusals >= BRIEF_AFTER,
-        })
+        let brief = state.refusals >= BRIEF_AFTER;
+        let empty = message(policy, sink, (MessageKind::Refresh, longest_repeat(policy)), self.number, now);
+        Some(Message { entries, brief, ..empty })
     }
 
     /// Records a receiver's answer. An answer to another message than the one under way only counts towards the limit.
@@ -195,6 +166,29 @@ impl State {
                 state.failed(problem, MINUTE, now);
             }
         }
+    }
+}
+
+/// A message without entries, which is valid for twice the interval until the next one of its kind.
+fn message(
+    policy: &AlertsConfig,
+    sink: &str,
+    (kind, interval): (MessageKind, UnixMillis),
+    number: u64,
+    now: UnixMillis,
+) -> Message {
+    Message {
+        // The time makes ids differ also after a loss of the state.
+        id: format!("railgate-{sink}-{now:x}-{number}"),
+        sink: sink.to_owned(),
+        kind,
+        site: policy.site.clone(),
+        time: now,
+        valid_until: now.saturating_add(interval.saturating_mul(2)),
+        utc_offset: policy.utc_offset,
+        entries: Vec::new(),
+        counts: [0; 3],
+        brief: false,
     }
 }
 

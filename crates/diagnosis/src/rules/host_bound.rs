@@ -53,16 +53,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         let of = |get: fn(&HostTime) -> f64| median(all.iter().map(|(_, host)| get(host)).collect());
         Some((of(HostTime::asleep)?, of(HostTime::computes)?))
     });
-    let copied = copied_gb_s(facts, idle);
-    let (lost, pace) = match of_process {
-        _ if copied.is_some_and(|rate| rate >= set.copied_gb_s.get()) => (
+    let copied = copied_gb_s(facts, idle).filter(|rate| *rate >= set.copied_gb_s.get());
+    let (lost, pace) = match (copied, of_process) {
+        (Some(rate), _) => (
             idle,
-            format!(
-                "{:.0} GB/s are copied between the host and each GPU meanwhile, and it waits for these copies",
-                copied.unwrap_or_default()
-            ),
+            format!("{rate:.0} GB/s are copied between the host and each GPU meanwhile, and it waits for these copies"),
         ),
-        Some((asleep, _)) if 2.0 * asleep >= idle => (
+        (None, Some((asleep, _))) if 2.0 * asleep >= idle => (
             asleep,
             format!(
                 "each GPU's process sleeps {:.0} % of it: it waits for input, requests, storage or another process, and railgate \
@@ -70,7 +67,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
                 100.0 * asleep
             ),
         ),
-        Some((_, computes)) if 2.0 * computes >= idle => (
+        (None, Some((_, computes))) if 2.0 * computes >= idle => (
             idle,
             "each GPU's process computes on the CPU meanwhile: Python, kernel launches, or input that it prepares itself; railgate \
              cannot tell which"
@@ -83,9 +80,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     };
     let what = format!("no kernel runs {:.0} % of the time in which the job trains: {pace}", 100.0 * idle);
     let mut found = Found::new("low", String::new(), what);
-    if copied.is_some_and(|rate| rate >= set.copied_gb_s.get()) {
-        found.fix = Some(COPIES_FIX);
-    }
+    found.fix = copied.map(|_| COPIES_FIX);
     found.costs = Some(lost);
     vec![found]
 }

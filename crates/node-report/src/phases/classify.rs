@@ -170,17 +170,18 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
 pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let see =
         |work| -> Vec<Seen<'_>> { cells.iter().filter_map(|cell| Seen::new(cell, others, work)).collect() };
-    let (by_work, by_kernels) = (see(CellGpu::work), see(CellGpu::any_kernel));
+    let by_work = see(CellGpu::work);
     let hardly = |seen: &[Seen<'_>]| {
         let of = |least| seen.iter().filter(|one| one.level >= least).map(Seen::seconds).sum::<f64>();
         usual_level(seen, HARDLY).filter(|_| of(HARDLY) >= HARDLY_SHARE * of(f64::NEG_INFINITY))
     };
     let (seen, usual) = match usual_level(&by_work, IDLE).or_else(|| hardly(&by_work)) {
         Some(usual) => (by_work, usual),
-        None => match usual_level(&by_kernels, IDLE) {
-            Some(usual) => (by_kernels, usual),
-            None => return without_training(&by_work),
-        },
+        None => {
+            let by_kernels = see(CellGpu::any_kernel);
+            let Some(usual) = usual_level(&by_kernels, IDLE) else { return without_training(&by_work) };
+            (by_kernels, usual)
+        }
     };
     // Blips of the start-up do not lower the level of the training.
     let usual = usual_level(&seen, TRAINS * usual).unwrap_or(usual);
