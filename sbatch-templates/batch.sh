@@ -122,8 +122,8 @@ railgate_exit() {
         trap - TERM EXIT
         kill -TERM "$$"
     fi
-    # Slurm may have ended the steps, and not this script yet.
-    if [ "$code" != 0 ] && [ -z "$railgate_outcome" ]; then railgate_ask; fi
+    # Slurm may have ended the steps, and not this script yet. A program that saves on SIGTERM ends with exit code 0.
+    if [ -z "$railgate_outcome" ]; then railgate_ask; fi
     [ -z "$railgate_step" ] || what="the program"
     railgate_outcome="${railgate_outcome:-$what $(railgate_code "$code")}"
     railgate_say

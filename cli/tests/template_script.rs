@@ -18,6 +18,13 @@ fn script(path: &Path, text: &str) -> Output {
     command.output().unwrap()
 }
 
+/// A stand-in for squeue that runs `body`.
+fn squeue(bin: &Path, body: &str) {
+    let path = bin.join("squeue");
+    std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -37,10 +44,7 @@ fn every_template_begins_with_the_same_line() {
 fn a_script_prints_the_outcome_of_its_program() {
     let bin = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_railgate"), bin.path().join("railgate")).unwrap();
-    // In Slurm the job still runs.
-    let squeue = bin.path().join("squeue");
-    std::fs::write(&squeue, "#!/bin/sh\necho RUNNING 0 None\n").unwrap();
-    std::fs::set_permissions(&squeue, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    squeue(bin.path(), "echo RUNNING 0 None");
     for (program, code, says) in [
         ("true", 0, "the program ended with exit code 0"),
         ("exit 3", 3, "the program ended with exit code 3"),
@@ -55,6 +59,29 @@ fn a_script_prints_the_outcome_of_its_program() {
     }
     let said = script(bin.path(), "cd /nowhere");
     assert_eq!(text(&said.stdout), "railgate: the script ended with exit code 1. See: railgate report 5_2\n");
+}
+
+/// Slurm signals the steps first. A program that saves on SIGTERM and ends with exit code 0 can have ended before the signal reaches the
+/// script.
+#[test]
+fn a_script_prints_why_slurm_ended_the_job_before_it_received_the_signal() {
+    let bin = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_railgate"), bin.path().join("railgate")).unwrap();
+    for (answer, program, says) in [
+        ("echo COMPLETING 0 None", "true", "cancelled"),
+        ("echo COMPLETING 0 TimeLimit", "true", "stopped at the time limit; not requeued"),
+        ("echo COMPLETING 1 None", "true", "requeued or preempted; the job goes back into the queue"),
+        ("echo COMPLETING 0 None", "exit 3", "cancelled"),
+        ("exit 1", "true", "the program ended with exit code 0"),
+        ("exit 1", "exit 3", "the program ended with exit code 3"),
+    ] {
+        // The second question, whether the job was preempted.
+        squeue(bin.path(), &format!("case \"$*\" in *PREEMPTED*) ;; *) {answer} ;; esac"));
+        let said = script(bin.path(), &format!("run bash -c \"$TASK\" task '{program}'"));
+        let line = format!("railgate: {says}. See: railgate report 5_2\n");
+        assert_eq!(text(&said.stdout), line, "{answer}; {program}");
+        assert_eq!(text(&said.stderr), "", "{answer}; {program}");
+    }
 }
 
 #[test]
