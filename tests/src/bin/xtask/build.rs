@@ -18,9 +18,16 @@ pub(super) fn workspace() -> &'static Path {
     package.parent().unwrap_or(package)
 }
 
-/// The cargo that runs this program.
+/// The cargo that runs this program, without the variables that describe this package: ring's build script depends on them, so
+/// ring and all that need it would be built again whenever cargo is called from here and then from a shell.
 pub(super) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command.current_dir(workspace());
     command
 }
@@ -29,7 +36,12 @@ pub(super) fn cargo() -> Command {
 pub(super) fn behind_others(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-    nice.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
     nice.current_dir(command.get_current_dir().unwrap_or_else(|| workspace()));
     nice
 }
