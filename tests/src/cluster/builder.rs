@@ -162,6 +162,10 @@ impl Builder {
         let cluster = self.start()?;
         let result = catch_unwind(AssertUnwindSafe(|| test(&cluster)));
         if !matches!(result, Ok(Ok(()))) {
+            // First, for a reader who has only the start of the output; the test harness prints it again at the end.
+            if let Ok(Err(error)) = &result {
+                eprintln!("--- error\n{error:#}");
+            }
             eprintln!("{}", cluster.describe());
             let name = std::thread::current().name().unwrap_or("cluster").replace("::", "-");
             let place = std::env::temp_dir().join(format!("railgate-{name}-{}", std::process::id()));

@@ -282,6 +282,13 @@ fn the_log_of_each_template_ends_with_the_outcome_of_the_job() -> Result<()> {
             run.wait(cluster, if run.template == "soak" { "== round 1" } else { "at work" })?;
             run.act(cluster)?;
         }
-        runs.iter().try_for_each(|run| run.check(cluster))
+        let wrong: Vec<String> = runs
+            .iter()
+            .filter_map(|run| run.check(cluster).err())
+            .take(3)
+            .map(|error| format!("{error:#}"))
+            .collect();
+        ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
     })
 }
