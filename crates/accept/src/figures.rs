@@ -210,6 +210,17 @@ fn spread(values: &[Value]) -> Option<f64> {
     repeated.reduce(f64::max)
 }
 
+/// A number with about four digits.
+pub(crate) fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
 impl Figure {
     /// The figure as an item of the checklist, if it has a limit.
     pub(crate) fn item(&self) -> Option<Item> {
@@ -218,17 +229,21 @@ impl Figure {
         }
         let outcome = if self.outliers.is_empty() { Outcome::Pass } else { Outcome::Fail };
         let what = format!(
-            "{}: {} values from {:.4} to {:.4} {}, median {:.4}",
+            "{}: {} from {} to {} {}, median {}",
             self.id,
-            self.values.len(),
-            self.min,
-            self.max,
+            if self.values.len() == 1 {
+                "1 value".to_owned()
+            } else {
+                format!("{} values", self.values.len())
+            },
+            short(self.min),
+            short(self.max),
             self.unit,
-            self.median
+            short(self.median)
         );
         let shown = self.outliers.iter().take(MOST_OUTLIERS);
         let mut details: Vec<String> = shown
-            .map(|one| format!("{} r{}: {:.4} {}", one.part, one.repetition, one.value, self.unit))
+            .map(|one| format!("{} r{}: {} {}", one.part, one.repetition, short(one.value), self.unit))
             .collect();
         if let Some(more) = self.outliers.len().checked_sub(MOST_OUTLIERS).filter(|more| *more > 0) {
             details.push(format!("{more} more"));

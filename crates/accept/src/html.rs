@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use railgate_model::{Mttf, rfc3339};
 use railgate_page::{Text, page, table};
 
-use crate::figures::{Better, Figure};
+use crate::figures::{Better, Figure, short};
 use crate::report::{HeatMap, Inventory, Item, Overall, Report};
 
 /// Rows that a table of the page shows; the JSON has all.
@@ -129,17 +129,6 @@ fn changes(report: &Report) -> Markup {
                 (left_out(changes.len()))
             }
         }
-    }
-}
-
-/// A number with about four digits.
-fn short(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        size if size >= 1000.0 => format!("{value:.0}"),
-        size if size >= 100.0 => format!("{value:.1}"),
-        size if size >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
     }
 }
 

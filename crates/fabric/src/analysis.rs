@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use railgate_text::natural;
 use serde::Serialize;
 
 use crate::discover::{Device, Fabric, Kind};
@@ -118,7 +119,7 @@ pub fn analyse(fabric: &Fabric, options: &Options) -> Analysis {
             switch.tier = tiers.get(at).copied();
         }
     }
-    analysis.switches.sort_by_key(|switch| (switch.tier.unwrap_or(usize::MAX), name::natural(&switch.name)));
+    analysis.switches.sort_by_key(|switch| (switch.tier.unwrap_or(usize::MAX), natural(&switch.name)));
     analysis.tree = tree::tree(fabric, &tiers, &names, &twigs(&nodes, &groups, &analysis.units));
     analysis.tiers = tiers::sums(fabric, &tiers, &below, &names);
     analysis.unnamed = unnamed;
@@ -206,7 +207,7 @@ fn twigs(nodes: &Nodes, groups: &[Group], units: &[Unit]) -> Vec<(String, BTreeS
         match twigs.get_mut(twig) {
             Some((_, _, nodes)) => {
                 nodes.extend(unit.nodes.iter().cloned());
-                nodes.sort_by_key(|node| name::natural(node));
+                nodes.sort_by_key(|node| natural(node));
             }
             None => twigs.push((unit.name.clone(), leafs, unit.nodes.clone())),
         }
@@ -465,7 +466,7 @@ mod tests {
             let mut found: Vec<_> = analysis.faults.iter()
                 .map(|fault| (fault.node.clone(), fault.rail, fault.leaf.clone(), fault.leaf_port.clone(), fault.should.clone()))
                 .collect();
-            found.sort_by_key(|(node, rail, ..)| (name::natural(node), *rail));
+            found.sort_by_key(|(node, rail, ..)| (natural(node), *rail));
             prop_assert_eq!(planted, found);
         }
     }

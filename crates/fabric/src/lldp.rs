@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use railgate_text::natural;
 use serde_json::Value;
 
 use crate::analysis::{Analysis, Options, judged};
-use crate::name::{natural, plain};
+use crate::name::plain;
 use crate::units::{Gaps, Key, LeafPort, Nodes, Seat};
 
 /// A cable between a node and a leaf switch.

@@ -96,25 +96,6 @@ pub(crate) fn switch_and_slot(name: &str) -> Option<String> {
     plain(&name).then_some(name)
 }
 
-/// Sort key that puts `mlx5_10` after `mlx5_9`.
-pub(crate) fn natural(text: &str) -> Vec<(String, u64)> {
-    let mut parts = Vec::new();
-    let (mut word, mut digits) = (String::new(), String::new());
-    for c in text.chars() {
-        if c.is_ascii_digit() {
-            digits.push(c);
-            continue;
-        }
-        if !digits.is_empty() {
-            parts.push((std::mem::take(&mut word), digits.parse().unwrap_or(u64::MAX)));
-            digits.clear();
-        }
-        word.push(c);
-    }
-    parts.push((word, digits.parse().unwrap_or_default()));
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +147,5 @@ mod tests {
         assert_eq!(switch("MF0;leaf-5:MQM9700/U1"), Some("leaf-5"));
         assert_eq!(switch("leaf-5"), Some("leaf-5"));
         assert_eq!(switch("Quantum Mellanox Technologies"), None);
-        assert!(natural("mlx5_9") < natural("mlx5_10") && natural("mlx5_1") < natural("mlx5_1_2"));
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use railgate_text::natural;
 use serde::Serialize;
 
-use crate::name::{natural, style};
+use crate::name::style;
 use crate::wiring::Wiring;
 
 /// Identifies an HCA port, to match the ports of different nodes and to order those of one node.

@@ -14,6 +14,7 @@
 
 mod json;
 mod lines;
+mod natural;
 mod near;
 mod toml_text;
 
@@ -22,6 +23,7 @@ use std::fmt::{self, Write as _};
 
 pub use json::{json_text, write_json};
 pub use lines::Lines;
+pub use natural::natural;
 pub use near::{did_you_mean, nearest};
 pub use toml_text::toml_text;
 

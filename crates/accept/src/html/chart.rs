@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use maud::{Markup, Render, html};
 use railgate_page::Text;
 
-use super::{short, time};
+use super::time;
+use crate::figures::short;
 use crate::report::{Chart, ChartRow, Point};
 
 /// Nodes that a chart shows; the JSON has all.

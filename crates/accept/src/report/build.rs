@@ -327,7 +327,8 @@ fn repeatability(build: &mut Build<'_>, figures: &[super::Figure]) {
     let over = with.iter().filter(|(_, spread)| *spread > MOST_SPREAD);
     let details: Vec<String> = over.map(|(figure, spread)| format!("{}: {spread:.1} %", figure.id)).collect();
     let outcome = if details.is_empty() { Outcome::Pass } else { Outcome::Fail };
-    let what = format!("repeatability of {} rates of GPUs and collectives", with.len());
+    let rates = if with.len() == 1 { "rate" } else { "rates" };
+    let what = format!("repeatability of {} {rates} of GPUs and collectives", with.len());
     build.add(Item::new("run.repeatability", "run", outcome, &what).details(details).tolerance(
         &format!("repetitions of one part differ by at most {MOST_SPREAD} % of its median"),
         SPREAD_SOURCE,

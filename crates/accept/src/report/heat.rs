@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use railgate_text::natural;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{Better, Figure, median};
@@ -48,6 +49,13 @@ impl HeatMap {
     }
 }
 
+/// Rows in the order of their names, gn2 before gn10.
+fn in_order(rows: impl Iterator<Item = HeatRow>) -> Vec<HeatRow> {
+    let mut rows: Vec<HeatRow> = rows.collect();
+    rows.sort_by_cached_key(|row| natural(&row.name));
+    rows
+}
+
 pub(super) fn of_rails(rails: &BTreeMap<String, BTreeMap<(String, usize), f64>>) -> Vec<HeatMap> {
     let one = |(net, cells): (&String, &BTreeMap<(String, usize), f64>)| {
         let nodes: BTreeSet<&String> = cells.keys().map(|(node, _)| node).collect();
@@ -59,7 +67,7 @@ pub(super) fn of_rails(rails: &BTreeMap<String, BTreeMap<(String, usize), f64>>)
         HeatMap {
             title: format!("Lowest rate that each node sent on each rail, by {net}, Gb/s"),
             columns: (0..count).map(|rail| format!("rail {rail}")).collect(),
-            rows: nodes.into_iter().map(row).collect(),
+            rows: in_order(nodes.into_iter().map(row)),
             better: Better::Higher,
             by_column: false,
         }
@@ -93,7 +101,7 @@ pub(super) fn of_cards(figures: &[Figure]) -> Option<HeatMap> {
     Some(HeatMap {
         title: "Cards and their rates, medians of the repetitions".to_owned(),
         columns: of_cards.iter().map(name).collect(),
-        rows: cards.into_iter().map(row).collect(),
+        rows: in_order(cards.into_iter().map(row)),
         better: Better::Higher,
         by_column: true,
     })
@@ -120,8 +128,21 @@ pub(super) fn of_course(course: &Course, figures: &[Figure]) -> Option<HeatMap> 
     Some(HeatMap {
         title: course.title.clone(),
         columns: rounds.iter().map(|round| format!("r{round}")).collect(),
-        rows: cells.iter().map(row).collect(),
+        rows: in_order(cells.iter().map(row)),
         better: Better::Lower,
         by_column: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_the_order_of_their_numbers() {
+        let cells = ["gn10", "gn2", "gn1"].map(|node| ((node.to_owned(), 0), 400.0));
+        let maps = of_rails(&BTreeMap::from([("RDMA".to_owned(), BTreeMap::from(cells))]));
+        let names: Vec<&str> = maps.iter().flat_map(|map| &map.rows).map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["gn1", "gn2", "gn10"]);
+    }
 }
