@@ -421,6 +421,14 @@ proptest! {
         // These remove readings: a GPU that does not respond, and MIG, which hides the owners of processes.
         let hides = ["gpu-unreadable", "gpu-mig-on"];
         prop_assume!(!hides.iter().any(|fault| faults[0].starts_with(fault)));
+        // Evidence that makes another fault of the same GPU harmless: the driver contained the errors; a process that exits holds the memory.
+        let (first, gpu) = faults[0].split_once('@').unwrap();
+        let explained = match first {
+            "gpu-ecc-contained" => format!("gpu-ecc-uncorrected@{gpu}"),
+            "gpu-process-exiting" => format!("gpu-memory-held@{gpu}"),
+            _ => String::new(),
+        };
+        prop_assume!(!faults[1..].contains(&explained));
         let node = |faults: &[String]| case(&format!("h100-sxm:{}", faults.join(",")));
         let (all, fewer) = (node(&faults), node(&faults[1..]));
         let worse = |all: &Case, fewer: &Case| rank(all.fitness()) >= rank(fewer.fitness());
