@@ -12,7 +12,8 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Unknown,
     evidence: "GPUs without a kernel in the time in which the job trained, where no other rule explains it: no process waits for disks or
 for a CPU core, little is copied off the GPUs, and no rank is late. Data that is copied over PCIe nearly as fast as it can be for all of
-that time shows that they wait for copies. Otherwise the CPU time of the GPUs' processes shows whether they compute or sleep meanwhile.",
+that time shows that they wait for copies. Otherwise the CPU time of the GPUs' processes shows whether they compute or sleep meanwhile.
+Data that is copied as fast as one core copies, while the process computes, may come from memory that is not pinned.",
     why: "the GPUs wait for the host; which part of it decides what helps, and a guess would cost days.",
     look_alikes: "a slow data loader, kernels that are launched late by Python, an inference server that waits for requests, evaluation
 and other pauses between steps: from outside all of them are GPUs without a kernel. A program that reports its waiting for input
@@ -25,6 +26,10 @@ and other pauses between steps: from outside all of them are GPUs without a kern
     find,
 };
 
+/// For a job whose process may copy from memory that is not pinned.
+const PAGEABLE_FIX: &str = "if the batches are in ordinary memory, pin it (pin_memory=True of the DataLoader, non_blocking=True of the copy), and copy \
+    less (bytes or bf16 instead of fp32); railgate.waiting() around the data loader shows how long it waits for input";
+
 /// For a job that waits for copies.
 const COPIES_FIX: &str = "keep the data on the GPU, copy less (bytes or bf16 instead of fp32), or copy from pinned memory on a stream of its own \
     while kernels run";
@@ -33,6 +38,7 @@ thresholds! {
     least: Time(10), 0 to 3600, "time", "the job trained for at least this long, as samples show";
     busy_percent: Number(60.0), 0.0 to 100.0, "%", "each GPU runs kernels for at most this share of the time in which the job trained";
     copied_gb_s: Number(40.0), 0.1 to 1000.0, "GB/s", "it waits for copies if this much is copied for each second without a kernel, both directions together; 40 is three quarters of PCIe 5.0 x16, 19 of PCIe 4.0 x16";
+    copied_by_a_core_gb_s: Number(5.0), 0.1 to 1000.0, "GB/s", "and at least this much, while its process computes, suggests memory that is not pinned: one core copies 5 to 15 GB/s";
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -53,13 +59,17 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         let of = |get: fn(&HostTime) -> f64| median(all.iter().map(|(_, host)| get(host)).collect());
         Some((of(HostTime::asleep)?, of(HostTime::computes)?))
     });
-    let copied = copied_gb_s(facts, idle).filter(|rate| *rate >= set.copied_gb_s.get());
-    let (lost, pace) = match (copied, of_process) {
-        (Some(rate), _) => (
-            idle,
-            format!("{rate:.0} GB/s are copied between the host and each GPU meanwhile, and it waits for these copies"),
-        ),
-        (None, Some((asleep, _))) if 2.0 * asleep >= idle => (
+    let copied = copied_gb_s(facts, idle);
+    let fast = copied.filter(|rate| *rate >= set.copied_gb_s.get());
+    let by_a_core = copied.filter(|rate| *rate >= set.copied_by_a_core_gb_s.get());
+    let mut fix = None;
+    let (lost, pace) = match (fast, by_a_core, of_process) {
+        (Some(rate), ..) => {
+            fix = Some(COPIES_FIX);
+            let pace = "are copied between the host and each GPU meanwhile, and it waits for these copies";
+            (idle, format!("{rate:.0} GB/s {pace}"))
+        }
+        (.., Some((asleep, _))) if 2.0 * asleep >= idle => (
             asleep,
             format!(
                 "each GPU's process sleeps {:.0} % of it: it waits for input, requests, storage or another process, and railgate \
@@ -67,7 +77,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
                 100.0 * asleep
             ),
         ),
-        (None, Some((_, computes))) if 2.0 * computes >= idle => (
+        (_, Some(rate), Some((_, computes))) if 2.0 * computes >= idle => {
+            fix = Some(PAGEABLE_FIX);
+            let pace = "are copied between the host and each GPU while its process computes on the CPU, as in copies from \
+                memory that is not pinned; Python or input beside faster copies looks the same";
+            (idle, format!("{rate:.0} GB/s {pace}"))
+        }
+        (.., Some((_, computes))) if 2.0 * computes >= idle => (
             idle,
             "each GPU's process computes on the CPU meanwhile: Python, kernel launches, or input that it prepares itself; railgate \
              cannot tell which"
@@ -80,7 +96,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     };
     let what = format!("no kernel runs {:.0} % of the time in which the job trains: {pace}", 100.0 * idle);
     let mut found = Found::new("low", String::new(), what);
-    found.fix = copied.map(|_| COPIES_FIX);
+    found.fix = fix;
     found.costs = Some(lost);
     vec![found]
 }

@@ -113,6 +113,17 @@ fn copies_silently() -> Vec<NodeReport> {
     nodes
 }
 
+/// The same job whose processes compute 90 % of the time, and 6 GB/s are copied: 9.8 GB for each second without a kernel.
+fn copies_by_a_core() -> Vec<NodeReport> {
+    let mut nodes = with_host(0.9, 0.0, 0.0, true);
+    let phases = nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap();
+    for counters in phases.training.as_mut().unwrap().gpus.iter_mut().map(|gpu| &mut gpu.counters) {
+        (counters.pcie_tx_bytes_s, counters.pcie_rx_bytes_s) = (Reading::Known(0.0), Reading::Known(6e9));
+        (counters.paused_percent, counters.pauses_per_minute) = (Reading::Known(0.0), Reading::Known(0.0));
+    }
+    nodes
+}
+
 /// Rank 1 last reported 100 s before the others.
 fn fell_silent() -> Vec<NodeReport> {
     let mut nodes = only(Plant::Killed);
@@ -331,6 +342,7 @@ const ROWS: &[Row] = &[
     ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
     ("host-bound", "least", half_idle, "the host sets the pace", 20.0, 21.0),
     ("host-bound", "copied_gb_s", copies_silently, "51 GB/s are copied", 50.7, 50.9),
+    ("host-bound", "copied_by_a_core_gb_s", copies_by_a_core, "10 GB/s are copied", 9.8, 9.9),
     ("host-bound", "busy_percent", half_idle, "the host sets the pace", 39.1, 38.9),
     ("memory-bound", "dram_percent", || only(Plant::MemoryBound), "", 65.8, 65.9),
     ("memory-bound", "dram_running_percent", || only(Plant::MemoryBound), "", 83.5, 83.6),
