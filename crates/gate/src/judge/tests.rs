@@ -314,6 +314,20 @@ fn hardware_faults() -> impl Strategy<Value = String> {
     (prop::sample::select(ids), 0u32..8).prop_map(|(id, index)| format!("{id}@{index}"))
 }
 
+/// Faults that make another one of the same GPU milder: the driver contained the errors; a process that exits holds the memory.
+const EXPLAINS: [(&str, &str); 2] =
+    [("gpu-ecc-contained", "gpu-ecc-uncorrected"), ("gpu-process-exiting", "gpu-memory-held")];
+
+#[test]
+fn an_explanation_makes_only_a_fault_of_its_own_gpu_milder() {
+    let of = |faults: &str| rank(case(&format!("h100-sxm:{faults}")).fitness());
+    for (by, what) in EXPLAINS {
+        let alone = of(&format!("{what}@3"));
+        assert!(of(&format!("{by}@3,{what}@3")) < alone, "{by}");
+        assert!(of(&format!("{by}@5,{what}@3")) >= alone, "{by}");
+    }
+}
+
 fn held() -> impl Strategy<Value = Vec<u32>> {
     prop::sample::select(vec![vec![0, 1, 2, 3, 4, 5, 6, 7], vec![0, 1, 2, 3], vec![3], vec![2, 5]])
 }
@@ -421,14 +435,9 @@ proptest! {
         // These remove readings: a GPU that does not respond, and MIG, which hides the owners of processes.
         let hides = ["gpu-unreadable", "gpu-mig-on"];
         prop_assume!(!hides.iter().any(|fault| faults[0].starts_with(fault)));
-        // Evidence that makes another fault of the same GPU harmless: the driver contained the errors; a process that exits holds the memory.
         let (first, gpu) = faults[0].split_once('@').unwrap();
-        let explained = match first {
-            "gpu-ecc-contained" => format!("gpu-ecc-uncorrected@{gpu}"),
-            "gpu-process-exiting" => format!("gpu-memory-held@{gpu}"),
-            _ => String::new(),
-        };
-        prop_assume!(!faults[1..].contains(&explained));
+        let explained = EXPLAINS.iter().find(|(by, _)| *by == first).map(|(_, what)| format!("{what}@{gpu}"));
+        prop_assume!(!explained.is_some_and(|explained| faults[1..].contains(&explained)));
         let node = |faults: &[String]| case(&format!("h100-sxm:{}", faults.join(",")));
         let (all, fewer) = (node(&faults), node(&faults[1..]));
         let worse = |all: &Case, fewer: &Case| rank(all.fitness()) >= rank(fewer.fitness());
