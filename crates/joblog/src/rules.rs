@@ -114,7 +114,7 @@ pub const RULES: &[Rule] = &[
         "arguments",
         Application,
         r": error: (?:unrecognized arguments|the following arguments are required|argument \S+: |ambiguous option|no such option)|^Error: (?:No such option|Missing (?:option|argument)|Got unexpected extra argument|Invalid value for)",
-        "the program does not know an argument of its command line; torch.distributed.launch adds --local-rank, torchrun sets LOCAL_RANK instead",
+        "the command line lacks an argument, or has one that the program refuses; torch.distributed.launch adds --local-rank, torchrun sets LOCAL_RANK instead",
     ),
     // Errors that follow from another rank's: before all causes, since their texts quote CUDA and NCCL errors.
     follows(
@@ -346,9 +346,15 @@ pub const RULES: &[Rule] = &[
     ),
     // Memory of the host.
     cause(
+        "host-allocation",
+        Memory,
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape",
+        "one allocation of host memory was refused, and its message has the size: check the shape of that tensor or array, or ask for more --mem",
+    ),
+    cause(
         "host-oom",
         Memory,
-        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit|running low on memory|due to memory pressure",
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit|running low on memory|due to memory pressure",
         "the job's host memory is used up: fewer data loader workers, or more --mem",
     ),
     cause(

@@ -79,7 +79,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         )
     }));
     let mut found = Found::new(confidence, String::new(), said.join("; "));
-    let lost = small.map_or(0.0, |small| (1.0 - small.sms) * small.own / 100.0) + gap.unwrap_or(0.0);
+    // CUDA graphs gain what is lost between kernels, larger batches what small ones leave; both together gain less than the sum.
+    let lost = small.map_or(0.0, |small| (1.0 - small.sms) * small.own / 100.0).max(gap.unwrap_or(0.0));
     found.costs = Some((lost * within.unwrap_or(1.0)).clamp(0.0, 1.0));
     vec![found]
 }
@@ -169,7 +170,10 @@ impl<'a> Means<'a> {
             let launches = sms <= set.sm_running_percent.share()
                 && copied <= 1e9 * set.copied_gb_s.get()
                 && host.cpu >= set.cores_percent.share();
-            let paused = host_time::Pauses::of(unit, seconds).map_or(0.0, |pauses| pauses.share);
+            // One or two are the edge of the training, as likely as not.
+            let pauses = host_time::Pauses::of(unit, seconds);
+            let several = pauses.filter(|pauses| pauses.count >= facts.rules.pauses.count.get());
+            let paused = several.map_or(0.0, |pauses| pauses.share);
             launches.then(|| (host.computes() - paused).max(0.0))
         });
         let gaps: Option<Vec<f64>> = gaps.collect();

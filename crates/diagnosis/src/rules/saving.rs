@@ -1,8 +1,9 @@
 use railgate_model::Reading;
+use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::usage::GpuUsage;
 
 use crate::facts::{Facts, busy, mean_of, median};
-use crate::host_time::{Pauses, used};
+use crate::host_time::{Pauses, in_phases, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -10,11 +11,11 @@ pub(crate) const RULE: Rule = Rule {
     about: "GPUs are idle while the job saves checkpoints",
     class: Class::Application,
     evidence: "the time in checkpoints as the program reports it (docs/application-reports.md): high confidence. Without a report: GPUs
-without a kernel in the time in which the job trained, and data that is copied off the GPUs over PCIe and not onto them: medium
-confidence.",
+without a kernel in the time in which the job trained, and data that is copied off the GPUs over PCIe and not onto them; and whole samples
+between two of the training in which no GPU works while data is written to disks or copied off the GPUs: medium confidence.",
     why: "all ranks wait while a checkpoint is copied and written.",
-    look_alikes: "results that a program copies from its GPUs for other reasons (predictions, metrics). Offloading copies onto the GPUs
-as well and is not reported.",
+    look_alikes: "results that a program copies from its GPUs or writes for other reasons (predictions, metrics, a data set that is prepared
+between epochs). Offloading copies onto the GPUs as well and is not reported.",
     fix: "save asynchronously or sharded over the ranks, or less often; docs/resume.md says how often is worth it",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -24,7 +25,7 @@ as well and is not reported.",
 };
 
 thresholds! {
-    told_percent: Number(10.0), 0.1 to 100.0, "%", "the median rank reports at least this share of the time in checkpoints";
+    told_percent: Number(10.0), 0.1 to 100.0, "%", "the median rank reports at least this share of the time in checkpoints; without a report: the longer saves have this share";
     busy_percent: Number(80.0), 0.0 to 100.0, "%", "without a report: GPUs run kernels for at most this share of the time";
     copied_mb_s: Number(200.0), 1.0 to 1000000.0, "MB/s", "and at least this rate is copied off each GPU";
     copied_times: Number(4.0), 1.0 to 1000.0, "times", "and this many times as much as onto it";
@@ -45,29 +46,56 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         found.costs = Some(share.min(1.0));
         return vec![found];
     }
+    let short = in_training(facts);
+    let long = in_whole_samples(facts);
+    let what = match (&short, &long) {
+        (None, None) => return Vec::new(),
+        (Some((_, short)), None) => format!("{short}: the job probably saves checkpoints meanwhile"),
+        (None, Some((_, long))) => format!("no GPU works for {long}: the job probably saves checkpoints"),
+        (Some((_, short)), Some((_, long))) => {
+            format!("{short}: the job probably saves checkpoints meanwhile; no GPU works for another {long}")
+        }
+    };
+    let mut found = Found::new("medium", String::new(), what);
+    found.costs = Some([short, long].into_iter().flatten().map(|(share, _)| share).sum());
+    vec![found]
+}
+
+/// Idle GPUs in the time in which the job trained, while data is copied off them: as a share of that time, and in words.
+fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
+    let set = &facts.rules.saving;
     let (Reading::Known(busy), Reading::Known(off), Reading::Known(onto)) = (
         facts.mean(busy),
         facts.mean(|gpu| mean_of(&gpu.counters.pcie_tx_bytes_s)),
         facts.mean(|gpu| mean_of(&gpu.counters.pcie_rx_bytes_s)),
     ) else {
-        return Vec::new();
+        return None;
     };
     if busy > set.busy_percent.get() || !is_saved(set, off, onto) {
-        return Vec::new();
+        return None;
     }
     let (idle, at_a_time) = match longest_pauses(facts) {
         Some(pauses) => (pauses.share, format!(", {:.1} s at a time", pauses.mean_s)),
         None => ((100.0 - busy) / 100.0, String::new()),
     };
+    let copied = off / 1e6;
+    let idle_percent = 100.0 * idle;
     let what = format!(
-        "GPUs are idle {:.0} % of the time{at_a_time}, and {:.0} MB/s are copied off each of them: the job probably saves \
-         checkpoints meanwhile",
-        100.0 * idle,
-        off / 1e6
+        "GPUs are idle {idle_percent:.0} % of the time{at_a_time}, and {copied:.0} MB/s are copied off each of them"
     );
-    let mut found = Found::new("medium", String::new(), what);
-    found.costs = Some(idle);
-    vec![found]
+    Some((idle, what))
+}
+
+/// Phases of their own, between two of the training: in shares of the training's time, which has none of them, and in words.
+fn in_whole_samples(facts: &Facts<'_>) -> Option<(f64, String)> {
+    let trained_s = facts.training_s().filter(|seconds| *seconds > 0.0)?;
+    let (seconds, count) = in_phases(facts, PhaseKind::Saving);
+    let least = facts.rules.saving.told_percent.share();
+    let what = || {
+        let pauses = if count > 1.0 { format!("{count:.0} pauses") } else { "1 pause".to_owned() };
+        format!("{seconds:.0} s in {pauses} while data is written to disks or copied off the GPUs")
+    };
+    (seconds > 0.0 && seconds >= least * (trained_s + seconds)).then(|| (seconds / trained_s, what()))
 }
 
 /// Whether much more is copied off a GPU than onto it.
@@ -86,4 +114,33 @@ fn longest_pauses(facts: &Facts<'_>) -> Option<Pauses> {
     let seconds = facts.training_s()?;
     let all = used(facts).filter_map(|unit| Pauses::of(unit, seconds));
     all.max_by(|one, other| one.share.total_cmp(&other.share)).filter(|pauses| pauses.count >= 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::phases::tests::silent;
+    use crate::{Outcome, Rules, analyse};
+    use railgate_node_report::phases::PhaseKind::{self, Idle, Saving, StartUp, Steady};
+
+    const GOOD: [f64; 4] = [99.0, 92.0, 60.0, 30.0];
+
+    fn found(phases: &[(PhaseKind, u64)]) -> Vec<(String, f64, String)> {
+        let nodes = silent(phases, GOOD, GOOD);
+        let all = analyse(&nodes, nodes[0].end, Outcome::Good, None, &Rules::DEFAULT).unwrap();
+        all.diagnoses.into_iter().map(|one| (one.rule, one.costs.unwrap(), one.what)).collect()
+    }
+
+    /// Saves that fill whole samples are not part of the training, so that their time was in no finding.
+    #[test]
+    fn saves_of_whole_samples_are_named_with_their_share_of_the_job() {
+        let told =
+            found(&[(StartUp, 20), (Steady, 60), (Saving, 30), (Steady, 60), (Saving, 30), (Steady, 60)]);
+        let [(rule, costs, what)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(rule, "saving");
+        assert!((costs - 60.0 / 260.0).abs() < 1e-6, "{costs}");
+        assert!(what.starts_with("no GPU works for 60 s in 2 pauses while data is written"), "{what}");
+        // A tenth is the least that is named, and pauses without such data are no saves.
+        assert_eq!(found(&[(StartUp, 20), (Steady, 95), (Saving, 20), (Steady, 95)]), []);
+        assert_eq!(found(&[(StartUp, 20), (Steady, 60), (Idle, 30), (Steady, 60)]), []);
+    }
 }

@@ -340,6 +340,7 @@ const ROWS: &[Row] = &[
     ("saving", "copied_times", saves_silently, "copied off", 25.7, 25.8),
     ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 49.9, 50.1),
     ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
+    ("pauses", "mean_s", || with_host(0.9, 0.0, 0.1, true), "at a time", 1.9, 2.1),
     ("host-bound", "least", half_idle, "the host sets the pace", 20.0, 21.0),
     ("host-bound", "copied_gb_s", copies_silently, "51 GB/s are copied", 50.7, 50.9),
     ("host-bound", "copied_by_a_core_gb_s", copies_by_a_core, "10 GB/s are copied", 9.8, 9.9),

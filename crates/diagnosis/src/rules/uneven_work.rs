@@ -1,4 +1,4 @@
-use crate::facts::{Facts, median};
+use crate::facts::{Facts, Unit, mean_of, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -6,7 +6,8 @@ pub(crate) const RULE: Rule = Rule {
     about: "a rank works on less or more per step than the other ranks",
     class: Class::Application,
     evidence: "tokens (else samples) per step of each rank, as the program reports them (docs/application-reports.md), against the
-median of the ranks, each with at least two steps. Of two ranks, the one with less work is named: medium confidence.",
+median of the ranks, each with at least two steps. Of two ranks, the one with less work is named: medium confidence. The cost is at most
+what the SMs of the ranks show: parts of a step, such as the optimizer, do not depend on the number of tokens.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
 differ, none is reported. Sequences of varying length even out over many steps.",
@@ -24,55 +25,84 @@ thresholds! {
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let off = facts.rules.uneven_work.off_percent.share();
-    let per_step: Vec<(String, f64)> = facts
-        .reporting()
-        .filter(|(_, rank)| rank.steps > 1 && !rank.model.as_ref().is_some_and(|model| model.global))
-        .filter_map(|(unit, rank)| {
-            let count = rank.tokens.or(rank.samples)?;
-            Some((unit.name(), count / railgate_node_report::plain::float(rank.steps)))
-        })
-        .collect();
-    let Some(typical) = median(per_step.iter().map(|(_, count)| *count).collect()) else { return Vec::new() };
-    if let [(one, first), (other, second)] = per_step.as_slice() {
-        return of_two(one, *first, other, *second, off);
+    let ranks: Vec<Work> = facts.reporting().filter_map(|(unit, _)| Work::of(unit)).collect();
+    let Some(typical) = median(ranks.iter().map(|rank| rank.per_step).collect()) else { return Vec::new() };
+    if let [one, other] = ranks.as_slice() {
+        return if one.per_step < other.per_step { of_two(one, other, off) } else { of_two(other, one, off) };
     }
-    if per_step.len() < 3 || typical <= 0.0 {
+    if ranks.len() < 3 || typical <= 0.0 {
         return Vec::new();
     }
-    let odd: Vec<_> = per_step.iter().filter(|(_, count)| (count / typical - 1.0).abs() > off).collect();
+    let odd: Vec<_> = ranks.iter().filter(|rank| (rank.per_step / typical - 1.0).abs() > off).collect();
     // An intended division of labour, not a fault.
-    if odd.len() * 4 > per_step.len().max(4) {
+    if odd.len() * 4 > ranks.len().max(4) {
         return Vec::new();
     }
+    let of_typical = median(ranks.iter().filter_map(|rank| rank.sm_percent).collect());
     odd.into_iter()
-        .map(|(part, count)| {
-            let share = count / typical - 1.0;
+        .map(|rank| {
+            let share = rank.per_step / typical - 1.0;
             let (word, costs) = if share < 0.0 {
-                (
-                    "less",
-                    -share / railgate_node_report::plain::float(u64::try_from(per_step.len()).unwrap_or(1)),
-                )
+                let idle = at_most_idle(-share, rank.sm_percent, of_typical);
+                ("less", idle / railgate_node_report::plain::float(u64::try_from(ranks.len()).unwrap_or(1)))
             } else {
-                ("more", share / (1.0 + share))
+                ("more", at_most_idle(share / (1.0 + share), of_typical, rank.sm_percent))
             };
-            let what =
-                format!("{part} works on {:.0} % {word} per step than the others", 100.0 * share.abs());
-            Found { costs: Some(costs), ..Found::new("high", part.clone(), what) }
+            let what = format!(
+                "{} works on {:.0} % {word} per step than the others",
+                rank.part,
+                100.0 * share.abs()
+            );
+            Found { costs: Some(costs), ..Found::new("high", rank.part.clone(), what) }
         })
         .collect()
 }
 
+/// What a rank does in each step.
+struct Work {
+    /// Its name.
+    part: String,
+    /// Tokens, else samples.
+    per_step: f64,
+    /// Share of its GPU's SMs at work over the whole time; `None` without GPM.
+    sm_percent: Option<f64>,
+}
+
+impl Work {
+    fn of(unit: &Unit<'_>) -> Option<Self> {
+        let rank = unit.app?;
+        if rank.steps < 2 || rank.model.as_ref().is_some_and(|model| model.global) {
+            return None;
+        }
+        let count = rank.tokens.or(rank.samples)?;
+        let sm_percent = unit.gpu.and_then(|gpu| mean_of(&gpu.counters.sm_percent).known().copied());
+        Some(Work {
+            part: unit.name(),
+            per_step: count / railgate_node_report::plain::float(rank.steps),
+            sm_percent,
+        })
+    }
+}
+
 /// Of two ranks neither is the odd one.
-fn of_two(one: &str, first: f64, other: &str, second: f64, off: f64) -> Vec<Found> {
-    let (less, more, fewer) = if first < second { (one, second, first) } else { (other, first, second) };
-    let share = 1.0 - fewer / more;
-    if more <= 0.0 || share <= off {
+fn of_two(less: &Work, more: &Work, off: f64) -> Vec<Found> {
+    let share = 1.0 - less.per_step / more.per_step;
+    if more.per_step <= 0.0 || share <= off {
         return Vec::new();
     }
+    let part = &less.part;
     let what =
-        format!("{less} works on {:.0} % less per step than the other rank and waits for it", 100.0 * share);
+        format!("{part} works on {:.0} % less per step than the other rank and waits for it", 100.0 * share);
     // Both hold a GPU for as long as the one with more work needs.
-    vec![Found { costs: Some(share / 2.0), ..Found::new("medium", less.to_owned(), what) }]
+    let idle = at_most_idle(share, less.sm_percent, more.sm_percent);
+    vec![Found { costs: Some(idle / 2.0), ..Found::new("medium", part.clone(), what) }]
+}
+
+/// The share of its time in which a rank with less work waits: `share`, its lack of tokens, or what its SMs lack if that is less.
+fn at_most_idle(share: f64, less: Option<f64>, more: Option<f64>) -> f64 {
+    let lack =
+        less.zip(more).filter(|(_, more)| *more > 0.0).map(|(less, more)| (1.0 - less / more).max(0.0));
+    lack.map_or(share, |lack| lack.min(share))
 }
 
 #[cfg(test)]
@@ -100,5 +130,14 @@ mod tests {
         assert_eq!(found(8, 2), ["n0 GPU 0 rank 0", "n0 GPU 1 rank 1"]);
         assert!(found(8, 3).is_empty() && found(2, 0).is_empty());
         assert_eq!(found(2, 1), ["n0 GPU 0 rank 0"]);
+    }
+    /// PyTorch's DDP on two H200s: a rank with half of the batch had 64 % of the other's SM activity.
+    #[test]
+    fn a_step_has_parts_that_do_not_depend_on_the_tokens() {
+        assert!((at_most_idle(0.5, Some(55.8), Some(86.6)) - 0.356).abs() < 0.001);
+        // Kernels of NCCL keep SMs busy as well, and without GPM there is only the number of tokens.
+        assert_eq!(at_most_idle(0.1, Some(50.0), Some(90.0)), 0.1);
+        assert_eq!(at_most_idle(0.1, Some(90.0), Some(80.0)), 0.0);
+        assert_eq!(at_most_idle(0.5, None, Some(90.0)), 0.5);
     }
 }

@@ -22,10 +22,11 @@ def async_save(run):
     for number in run.steps(TOKENS):
         run.loss = train(model, optimizer, batch_of())
         if number % 40 == 39:
-            if writer is not None:
-                writer.join()
-            state = {name: value.to("cpu", non_blocking=True) for name, value in model.state_dict().items()}
-            torch.cuda.synchronize()
+            with run.losing("saving"):
+                if writer is not None:
+                    writer.join()
+                state = {name: value.to("cpu", non_blocking=True) for name, value in model.state_dict().items()}
+                torch.cuda.synchronize()
             writer = threading.Thread(target=torch.save, args=(state, path))
             writer.start()
     if writer is not None:

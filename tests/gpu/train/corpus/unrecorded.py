@@ -38,9 +38,9 @@ def endless_recursion(run):
 
 @kind
 def host_allocation(run):
-    """A tensor of 64 TiB in the host's memory."""
+    """A tensor of 1 PiB in the host's memory, more than the address space has: a machine granted 64 TiB."""
     gpt()
-    torch.empty(1 << 46, dtype=torch.uint8)
+    torch.empty(1 << 50, dtype=torch.uint8)
 
 
 @kind
