@@ -10,7 +10,7 @@ pub(crate) const RULE: Rule = Rule {
     about: "all GPUs pause together, again and again",
     class: Class::Application,
     evidence: "the driver's record of each GPU's utilisation in windows of 0.2 s: times of 0.4 s or longer without any kernel while the job
-trained, on every GPU that it uses, and of 0.6 s in the mean; and longer times in which no GPU worked. The CPU time of the GPUs' processes shows whether
+trained, on every GPU that it uses, and of 0.8 s in the mean; and longer times in which no GPU worked. The CPU time of the GPUs' processes shows whether
 they computed or slept meanwhile. Kernels that are launched late and a loader that is a little too slow leave shorter gaps.",
     why: "no GPU works in these times, and a mean over the whole job hides them.",
     look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
@@ -27,7 +27,7 @@ disks by `input-bound`.",
 thresholds! {
     share_percent: Number(5.0), 0.1 to 100.0, "%", "each GPU pauses for at least this share of the time in which the job trained";
     count: Number(3.0), 1.0 to 1000000.0, "pauses", "and has at least this many pauses";
-    mean_s: Number(0.6), 0.4 to 3600.0, "s", "of this mean length or more: three windows, since gaps around a short step can look like a pause of two";
+    mean_s: Number(0.8), 0.4 to 3600.0, "s", "of this mean length or more: four windows, since gaps around short steps can look like one long pause";
 }
 
 /// Share of the time without a kernel.
