@@ -134,7 +134,7 @@ fn four_healthy_nodes() {
     let all = preflight(&[], &[]);
     let want = "job 7: 4 nodes\n\
                 GPUS     4 GPUs, 4 tests that compare values: every value right\n\
-                RAILS    1 rail by RDMA, 2 rounds: 4 of 4 tests measured; median 391.00 Gb/s in each direction, 2.1 µs\n\
+                RAILS    1 rail by RDMA, 2 rounds: 4 of 4 tests measured; median 391 Gb/s in each direction, 2.1 µs\n\
                 NCCL     not run: no all_reduce_perf in PATH (--nccl PATH or selftest.all_reduce_perf names one)\n\
                 ANSWER   nothing is wrong with the nodes of this job, as far as these tests see\n";
     assert_eq!((all.code, all.table.as_str()), (Some(0), want), "{}", all.messages);
@@ -145,7 +145,7 @@ const AGAIN: &str = "AGAIN    slow pairs were measured again, and the best measu
 /// The `RAILS` line of so many rounds of four nodes with one rail, and so many tests.
 fn rails(rounds: usize, tests: usize) -> String {
     format!(
-        "RAILS    1 rail by RDMA, {rounds} rounds: {tests} of {tests} tests measured; median 391.00 Gb/s in each direction, 2.1 µs\n"
+        "RAILS    1 rail by RDMA, {rounds} rounds: {tests} of {tests} tests measured; median 391 Gb/s in each direction, 2.1 µs\n"
     )
 }
 
@@ -204,7 +204,7 @@ fn a_repeat_that_srun_does_not_start_leaves_the_first_result() {
 
 #[test]
 fn what_is_known_stays_when_srun_starts_no_more_steps() {
-    let rounds = "RAILS    1 rail by RDMA, 2 rounds: 2 of 2 tests measured; median 391.00 Gb/s in each direction, 2.1 µs\n";
+    let rounds = "RAILS    1 rail by RDMA, 2 rounds: 2 of 2 tests measured; median 391 Gb/s in each direction, 2.1 µs\n";
     for (step, lines) in [
         (
             "gone after gpus",

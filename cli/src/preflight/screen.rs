@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::ValueCheck;
-use railgate_preflight::Outcome;
+use railgate_preflight::{Outcome, rate};
 use railgate_slurm::hostlist::compress;
 use railgate_text::{Lines, put};
 
@@ -90,7 +90,7 @@ fn rails(results: &Results, text: &mut Lines) {
     };
     let rails: BTreeSet<usize> = tested.iter().map(|one| one.rail).collect();
     let figures = match (median(&mut rates), median(&mut latencies)) {
-        (Some(rate), Some(latency)) => format!("; median {rate:.2} Gb/s in each direction, {latency:.1} µs"),
+        (Some(gbps), Some(latency)) => format!("; median {} in each direction, {latency:.1} µs", rate(gbps)),
         _ => String::new(),
     };
     put!(

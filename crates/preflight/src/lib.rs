@@ -43,6 +43,7 @@ mod verdict;
 pub use judge::{Judged, Judgement, Usual};
 pub use nccl_tests::{AllReduce, SizeResult};
 pub use rounds::Plan;
+pub use sentence::rate;
 pub use types::{
     DEFAULT_REPEATS, End, MAX_REPEATS, MAX_ROUNDS, Outcome, Pair, Place, Round, Settings, Tested,
 };

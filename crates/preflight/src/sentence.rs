@@ -179,9 +179,16 @@ impl<S: AsRef<str>> Figures<'_, S> {
     }
 }
 
-/// Returns a bandwidth: `389 Gb/s`, `0.19 Gb/s`.
-fn rate(gbps: f64) -> String {
-    if gbps < 10.0 { format!("{gbps:.2} Gb/s") } else { format!("{gbps:.0} Gb/s") }
+/// Returns a bandwidth in words: `389 Gb/s`, `0.19 Gb/s`, `8.3 Mb/s`.
+#[must_use]
+pub fn rate(gbps: f64) -> String {
+    let mbps = 1000.0 * gbps;
+    match gbps {
+        _ if mbps < 10.0 => format!("{mbps:.1} Mb/s"),
+        _ if mbps < 100.0 => format!("{mbps:.0} Mb/s"),
+        _ if gbps < 10.0 => format!("{gbps:.2} Gb/s"),
+        _ => format!("{gbps:.0} Gb/s"),
+    }
 }
 
 /// Returns whether a test shows the sign, so that a sentence has one kind of figures.

@@ -10,8 +10,9 @@ pub(crate) const RULE: Rule = Rule {
     about: "all GPUs pause together, again and again",
     class: Class::Application,
     evidence: "the driver's record of each GPU's utilisation in windows of 0.2 s: times of 0.4 s or longer without any kernel while the job
-trained, on every GPU that it uses, and of 0.8 s in the mean; and longer times in which no GPU worked. The CPU time of the GPUs' processes shows whether
-they computed or slept meanwhile. Kernels that are launched late and a loader that is a little too slow leave shorter gaps.",
+trained, on every GPU that it uses; and longer times in which no GPU worked. Their mean length must exceed what gaps around short
+steps look like. The CPU time of the GPUs' processes shows whether they computed or slept meanwhile. Kernels that are launched late
+and a loader that is a little too slow leave shorter gaps.",
     why: "no GPU works in these times, and a mean over the whole job hides them.",
     look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
 and requests that come rarely all look the same from outside. A copy off the GPUs at the same time is named by `saving`, waiting for

@@ -131,6 +131,7 @@ mod tests {
         assert!(found(8, 3).is_empty() && found(2, 0).is_empty());
         assert_eq!(found(2, 1), ["n0 GPU 0 rank 0"]);
     }
+
     /// PyTorch's DDP on two H200s: a rank with half of the batch had 64 % of the other's SM activity.
     #[test]
     fn a_step_has_parts_that_do_not_depend_on_the_tokens() {

@@ -26,6 +26,14 @@ fn sentences(report: &Report) -> Vec<String> {
 }
 
 #[test]
+fn a_slow_bandwidth_keeps_its_digits() {
+    let all = [389.4, 96.0, 9.5, 0.19, 0.1, 0.0249, 0.0083, 0.0].map(crate::rate);
+    let said =
+        ["389 Gb/s", "96 Gb/s", "9.50 Gb/s", "0.19 Gb/s", "0.10 Gb/s", "25 Mb/s", "8.3 Mb/s", "0.0 Mb/s"];
+    assert_eq!(all, said);
+}
+
+#[test]
 fn a_slow_rail() {
     // Only what the first node sends is slow.
     let slow = |pair: Pair| {
