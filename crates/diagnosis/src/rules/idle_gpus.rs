@@ -1,10 +1,12 @@
 use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::NodeReport;
+use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
 use railgate_node_report::usage::IdleTime;
 
 use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, pausing_rank, sleeping_rank};
 use crate::facts::{Facts, Outcome, Unit, busy};
+use crate::host_time::in_phases;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -15,7 +17,8 @@ pub(crate) const RULE: Rule = Rule {
 GPUs: no kernel in any sample and no memory beyond the driver's own, while other GPUs of the job work, or on all GPUs of a job that
 ended well. Idle GPUs: every GPU of the job is without a
 kernel for most of the time. Idle at the end: a job that did not end well ran no kernel on any GPU for its last minutes, or a job that
-ended well ran none for a large part of its time after the last one.
+ended well ran none for a large part of its time after the last one. Idle in between: no GPU worked in whole samples between two times
+of work, and these and the end are a large part of the time.
 Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
 Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
 which more than a fifth was not sampled is not judged.",
@@ -38,7 +41,7 @@ thresholds! {
     idle_percent: Number(50.0), 1.0 to 100.0, "%", "idle GPUs: on each GPU, samples without a kernel make up at least this share of the time";
     asleep_percent: Number(5.0), 0.0 to 100.0, "%", "and kernels run on each GPU for at most this share of the time";
     end: Time(120), 5 to 604800, "time", "idle at the end: no kernel on any GPU for at least this long before the end of a job that did not end well";
-    tail: Time(20), 5 to 604800, "time", "or of a job that ended well: for at least this long";
+    tail: Time(20), 5 to 604800, "time", "or of a job that ended well: for at least this long, at the end or with the time in between";
     tail_percent: Number(20.0), 1.0 to 100.0, "%", "and at least this share of the time";
     low_percent: Number(10.0), 0.0 to 100.0, "%", "low use: kernels run for at most this share of the time, over all GPUs; a GPU works if they run for more";
 }
@@ -50,6 +53,7 @@ const COVERED: f64 = 0.8;
 /// Maximum number of GPUs named in one finding.
 const MOST_NAMES: usize = 4;
 const TAIL_FIX: &str = "look at what the program does after its last step (upload, conversion, waiting), and do it in a job without GPUs";
+const BETWEEN_FIX: &str = "look at what the program does then (evaluation on the CPU, waiting for a person or a service), or divide the job there";
 const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
 
 /// One GPU, with all that the rule needs to know of it.
@@ -128,9 +132,11 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let other =
         || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !has_another_cause(facts));
     let at_the_end = || at_the_end(facts, &gpus).filter(|_| !has_another_cause(facts));
+    let in_between = || in_between(facts, &gpus).filter(|_| !has_another_cause(facts));
     let found = unused(facts, &gpus)
         .or_else(|| if long { other() } else { none_used(facts, &gpus) })
-        .or_else(at_the_end);
+        .or_else(at_the_end)
+        .or_else(in_between);
     let told = found.map(|(mut found, idle_s)| {
         found.costs = Some((idle_s / held_s).clamp(0.0, 1.0));
         found
@@ -261,7 +267,7 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     let idle_s = seconds * float(u64::try_from(gpus.len()).unwrap_or(u64::MAX));
     let what = format!(
         "no kernel ran on {} for the last {}, idle since {}: {} GPU-hours idle",
-        if gpus.len() == 1 { "the GPU".to_owned() } else { format!("any of {}", gpus_text(gpus.len())) },
+        any_of(gpus.len()),
         span(seconds),
         clock(since).get(..8).unwrap_or_default(),
         hours(idle_s)
@@ -274,6 +280,30 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     let mut found = Found { fix, ..Found::new("medium", String::new(), what) };
     found.since = Some(since);
     Some((found, idle_s))
+}
+
+/// No kernel on any GPU in a few long stretches between its work, and after it. Many are `pauses`.
+fn in_between(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    let (between_s, count) = in_phases(facts, PhaseKind::Idle);
+    let (tail_s, _) = in_phases(facts, PhaseKind::Tail);
+    let worked = [PhaseKind::Steady, PhaseKind::Slow].iter().any(|kind| in_phases(facts, *kind).0 > 0.0);
+    let set = &facts.rules.idle_gpus;
+    let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
+    let least_s = set.tail.seconds().max(set.tail_percent.share() * whole_s);
+    let several = count >= facts.rules.pauses.count.get();
+    if facts.outcome != Outcome::Good || !worked || several || count < 1.0 || between_s + tail_s < least_s {
+        return None;
+    }
+    let idle_s = (between_s + tail_s) * float(u64::try_from(gpus.len()).unwrap_or(u64::MAX));
+    let stretches = if count > 1.0 { format!("{count:.0} stretches") } else { "1 stretch".to_owned() };
+    let end = if tail_s > 0.0 { format!(" and for the last {}", span(tail_s)) } else { String::new() };
+    let what = format!(
+        "no kernel ran on {} for {} in {stretches} between its work{end}: {} GPU-hours idle",
+        any_of(gpus.len()),
+        span(between_s),
+        hours(idle_s)
+    );
+    Some((Found { fix: Some(BETWEEN_FIX), ..Found::new("medium", String::new(), what) }, idle_s))
 }
 
 /// Kernels run for a small share of the time, however it is spread.
@@ -319,6 +349,10 @@ fn names(gpus: &[&Gpu<'_>]) -> String {
         names.push(format!("{more} more"));
     }
     names.join(", ")
+}
+
+fn any_of(count: usize) -> String {
+    if count == 1 { "the GPU".to_owned() } else { format!("any of {}", gpus_text(count)) }
 }
 
 fn gpus_text(count: usize) -> String {
@@ -423,6 +457,36 @@ mod tests {
         usages(&mut nodes).next().unwrap().gpus[0].idle =
             Reading::Known(IdleTime { over_s: 10_800.0, ..IdleTime::default() });
         assert!(!found(&nodes).iter().any(|one| one.what.contains("runs kernels")));
+    }
+
+    /// A notebook whose person thinks between two cells.
+    #[test]
+    fn a_long_rest_between_two_times_of_work_is_idle() {
+        use PhaseKind::{Idle, StartUp, Steady, Tail};
+        let of = |phases: &[(PhaseKind, u64)], outcome| {
+            let good = [99.0, 92.0, 60.0, 30.0];
+            let mut nodes = crate::phases::tests::silent(phases, good, good);
+            let seconds = phases.iter().map(|(_, seconds)| *seconds).sum();
+            for gpu in usages(&mut nodes).flat_map(|usage| &mut usage.gpus) {
+                gpu.idle = Reading::Known(IdleTime { over_s: float(seconds), ..IdleTime::default() });
+            }
+            let found = find(&Facts::new(&nodes, nodes[0].end, outcome, None));
+            found.into_iter().map(|one| (one.what, one.costs.unwrap())).collect::<Vec<_>>()
+        };
+        let rest = [(StartUp, 10), (Steady, 60), (Idle, 40), (Steady, 60), (Tail, 20)];
+        let told = of(&rest, Outcome::Good);
+        let [(what, costs)] = told.as_slice() else { panic!("{told:?}") };
+        assert!(
+            what.starts_with("no kernel ran on any of 2 GPUs for 40.0 s in 1 stretch between its work and for the last 20.0 s: "),
+            "{what}"
+        );
+        assert!((costs - 60.0 / 190.0).abs() < 1e-9, "{costs}");
+        assert_eq!(of(&rest, Outcome::Failed), []);
+        assert_eq!(of(&[(StartUp, 10), (Steady, 60), (Idle, 15), (Steady, 60)], Outcome::Good), []);
+        assert_eq!(of(&[(StartUp, 10), (Idle, 100)], Outcome::Good), []);
+        let pauses =
+            [(Steady, 60), (Idle, 30), (Steady, 60), (Idle, 30), (Steady, 60), (Idle, 30), (Steady, 60)];
+        assert_eq!(of(&pauses, Outcome::Good), []);
     }
 
     #[test]
