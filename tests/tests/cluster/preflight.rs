@@ -50,7 +50,7 @@ fn nodes_test_each_other_before_the_first_step() -> Result<()> {
         limit(cluster, "gn2", "25mbit")?;
         let said = preflight(cluster, "--net tcp --gpus none")?;
         let bad = said.lines().find(|line| line.starts_with("BAD      rail 0 of gn2: ")).unwrap_or_default();
-        assert!(bad.contains(" Mb/s to gn") && bad.contains(", where the median is 0."), "{said}");
+        assert!(bad.contains(" Mb/s to gn") && bad.contains(", where the median is "), "{said}");
         assert_eq!(said.matches("BAD ").count(), 1, "{said}");
         assert!(said.contains("--exclude=gn2; an admin: railgate check --full on gn2"), "{said}");
         assert!(said.contains("exit code 1"), "{said}");
