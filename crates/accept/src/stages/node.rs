@@ -61,10 +61,8 @@ pub(super) fn judge(build: &mut Build<'_>, results: &[Of<'_>], stage: &'static s
             clean.insert(node);
         } else {
             let unknown = details.iter().filter(|detail| !is_found(detail)).count();
-            let what = format!(
-                "checks of {node}: {} failures and warnings, {unknown} unknown",
-                details.len() - unknown
-            );
+            let what =
+                format!("checks of {node}: {} failed or warned, {unknown} unknown", details.len() - unknown);
             found.push(
                 Item::new(&format!("{stage}.{node}"), stage, outcome, &what)
                     .details(details.into_iter().collect())
