@@ -183,11 +183,14 @@ impl<S: AsRef<str>> Figures<'_, S> {
 #[must_use]
 pub fn rate(gbps: f64) -> String {
     let mbps = 1000.0 * gbps;
-    match gbps {
-        _ if mbps < 10.0 => format!("{mbps:.1} Mb/s"),
-        _ if mbps < 100.0 => format!("{mbps:.0} Mb/s"),
-        _ if gbps < 10.0 => format!("{gbps:.2} Gb/s"),
-        _ => format!("{gbps:.0} Gb/s"),
+    if mbps < 10.0 {
+        format!("{mbps:.1} Mb/s")
+    } else if mbps < 100.0 {
+        format!("{mbps:.0} Mb/s")
+    } else if gbps < 10.0 {
+        format!("{gbps:.2} Gb/s")
+    } else {
+        format!("{gbps:.0} Gb/s")
     }
 }
 

@@ -286,7 +286,8 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
 fn in_between(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     let (between_s, count) = in_phases(facts, PhaseKind::Idle);
     let (tail_s, _) = in_phases(facts, PhaseKind::Tail);
-    let worked = [PhaseKind::Steady, PhaseKind::Slow].iter().any(|kind| in_phases(facts, *kind).0 > 0.0);
+    let mut training = PhaseKind::ALL.into_iter().filter(|kind| kind.is_training());
+    let worked = training.any(|kind| in_phases(facts, kind).0 > 0.0);
     let set = &facts.rules.idle_gpus;
     let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
     let least_s = set.tail.seconds().max(set.tail_percent.share() * whole_s);

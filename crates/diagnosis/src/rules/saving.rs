@@ -25,10 +25,11 @@ between epochs). Offloading copies onto the GPUs as well and is not reported.",
 };
 
 thresholds! {
-    told_percent: Number(10.0), 0.1 to 100.0, "%", "the median rank reports at least this share of the time in checkpoints; without a report: the longer saves have this share";
+    told_percent: Number(10.0), 0.1 to 100.0, "%", "the median rank reports at least this share of the time in checkpoints";
     busy_percent: Number(80.0), 0.0 to 100.0, "%", "without a report: GPUs run kernels for at most this share of the time";
     copied_mb_s: Number(200.0), 1.0 to 1000000.0, "MB/s", "and at least this rate is copied off each GPU";
     copied_times: Number(4.0), 1.0 to 1000.0, "times", "and this many times as much as onto it";
+    long_percent: Number(10.0), 0.1 to 100.0, "%", "or whole samples without work, while data is written or copied off, have this share of the training with them";
 }
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -90,7 +91,7 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
 fn in_whole_samples(facts: &Facts<'_>) -> Option<(f64, String)> {
     let trained_s = facts.training_s().filter(|seconds| *seconds > 0.0)?;
     let (seconds, count) = in_phases(facts, PhaseKind::Saving);
-    let least = facts.rules.saving.told_percent.share();
+    let least = facts.rules.saving.long_percent.share();
     let what = || {
         let pauses = if count > 1.0 { format!("{count:.0} pauses") } else { "1 pause".to_owned() };
         format!("{seconds:.0} s in {pauses} while data is written to disks or copied off the GPUs")

@@ -81,6 +81,13 @@ fn saves() -> Vec<NodeReport> {
     nodes
 }
 
+/// Two saves of 30 s between 180 s of good training.
+fn saves_for_long() -> Vec<NodeReport> {
+    use railgate_node_report::phases::PhaseKind::{Saving, Steady};
+    let good = [99.0, 92.0, 60.0, 30.0];
+    silent_phases(&[(Steady, 60), (Saving, 30), (Steady, 60), (Saving, 30), (Steady, 60)], good, good)
+}
+
 /// GPUs are idle for 61 % of the training, and copy 490 MB/s to the host.
 fn saves_silently() -> Vec<NodeReport> {
     let mut nodes = half_idle();
@@ -338,6 +345,7 @@ const ROWS: &[Row] = &[
     ("saving", "busy_percent", saves_silently, "copied off", 39.1, 38.9),
     ("saving", "copied_mb_s", saves_silently, "copied off", 489.0, 491.0),
     ("saving", "copied_times", saves_silently, "copied off", 25.7, 25.8),
+    ("saving", "long_percent", saves_for_long, "no GPU works for", 24.9, 25.1),
     ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 49.9, 50.1),
     ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
     ("pauses", "mean_s", || with_host(0.9, 0.0, 0.1, true), "at a time", 1.9, 2.1),

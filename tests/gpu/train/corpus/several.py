@@ -215,14 +215,18 @@ def uneven_lengths(run):
     dist.destroy_process_group()
 
 
-def fatal_on_rank_1(run, fatal):
+def fatal_on_rank(run, rank, fatal):
     def planted(number, *_):
-        if number == GOOD and run.rank == 1:
+        if number == GOOD and run.rank == rank:
             run.truth["died"] = "by plan"
             run.write()
             fatal()
 
     ddp_with(run, planted)
+
+
+def fatal_on_rank_1(run, fatal):
+    fatal_on_rank(run, 1, fatal)
 
 
 @kind
