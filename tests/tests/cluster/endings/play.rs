@@ -92,7 +92,38 @@ pub(super) fn play(cluster: &Cluster, rows: &[Ending], setup: Setup) -> Result<T
             None => table.add_nothing(place, moment, verdict.clone()),
         }
     }
+    for (place, track) in tracks.iter().enumerate() {
+        if table.is_wrong(place)
+            && let Some(job) = track.job()
+        {
+            table.explain(place, evidence(cluster, job, track.process.as_ref())?);
+        }
+    }
     Ok(table)
+}
+
+/// The whole report of a job, the output of its srun or salloc, and the lines of railgate's and Slurm's logs about it.
+fn evidence(cluster: &Cluster, job: u32, process: Option<&Process>) -> Result<String> {
+    let mut text = cluster.alice().run(&["railgate", "report", &job.to_string()])?.both();
+    if let Some(process) = process {
+        text += &process.output()?;
+    }
+    let about = [format!("job={job}"), format!("job {job}"), format!("JobId={job}")];
+    let is_about = |line: &str| {
+        about.iter().any(|name| {
+            line.split_once(name.as_str())
+                .is_some_and(|(_, rest)| !rest.starts_with(|c: char| c.is_ascii_digit()))
+        })
+    };
+    for (machine, _) in cluster.machines() {
+        for log in ["railgate.log", "slurm/slurmd.log", "slurm/slurmctld.log"] {
+            let Ok(content) = cluster.read(&machine, &format!("/var/log/{log}")) else { continue };
+            for line in content.lines().filter(|line| is_about(line)) {
+                text += &format!("{machine} {log}: {line}\n");
+            }
+        }
+    }
+    Ok(text)
 }
 
 fn submit<'a>(cluster: &Cluster, rows: &'a [Ending]) -> Result<Vec<Track<'a>>> {

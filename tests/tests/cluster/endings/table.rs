@@ -45,17 +45,27 @@ impl Line {
     }
 }
 
+/// First lines of one ending.
+#[derive(Debug)]
+struct Row {
+    name: &'static str,
+    lines: Vec<Line>,
+    /// What explains a wrong line: see [`Table::explain`].
+    evidence: String,
+}
+
 /// All first lines by row.
 #[derive(Debug)]
-pub(super) struct Table(Vec<(&'static str, Vec<Line>)>);
+pub(super) struct Table(Vec<Row>);
 
 impl Table {
     pub(super) fn new(rows: &[Ending]) -> Self {
-        Table(rows.iter().map(|row| (row.name, Vec::new())).collect())
+        let row = |row: &Ending| Row { name: row.name, lines: Vec::new(), evidence: String::new() };
+        Table(rows.iter().map(row).collect())
     }
 
     fn lines(&mut self, row: usize) -> Option<&mut Vec<Line>> {
-        self.0.get_mut(row).map(|(_, lines)| lines)
+        self.0.get_mut(row).map(|row| &mut row.lines)
     }
 
     /// Adds a line that must be `says`.
@@ -85,22 +95,40 @@ impl Table {
         lines.push(Line { moment, wanted, verdict, right });
     }
 
+    /// Whether a line of this row is wrong.
+    pub(super) fn is_wrong(&self, row: usize) -> bool {
+        self.0.get(row).is_some_and(|row| row.lines.iter().any(|line| !line.right))
+    }
+
+    /// Adds text that is printed below the wrong lines of a row.
+    pub(super) fn explain(&mut self, row: usize, evidence: String) {
+        if let Some(row) = self.0.get_mut(row) {
+            row.evidence = evidence;
+        }
+    }
+
     pub(super) fn wrong(&self) -> usize {
-        self.0.iter().flat_map(|(_, lines)| lines).filter(|line| !line.right).count()
+        self.0.iter().flat_map(|row| &row.lines).filter(|line| !line.right).count()
     }
 }
 
 impl fmt::Display for Table {
-    /// All lines in order, then the wrong ones again: the end of a long log is what people read.
+    /// All lines in order, then the wrong ones again with their evidence: the end of a long log is what people read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines = || self.0.iter().flat_map(|(name, lines)| lines.iter().map(move |line| (*name, line)));
-        for (name, line) in lines() {
+        let all = self.0.iter().flat_map(|row| row.lines.iter().map(|line| (row.name, line)));
+        let count = all.clone().count();
+        for (name, line) in all {
             line.write(f, name)?;
         }
-        write!(f, "{} endings, {} first lines, {} wrong", self.0.len(), lines().count(), self.wrong())?;
-        for (name, line) in lines().filter(|(_, line)| !line.right) {
+        write!(f, "{} endings, {count} first lines, {} wrong", self.0.len(), self.wrong())?;
+        for row in &self.0 {
+            let mut wrong = row.lines.iter().filter(|line| !line.right).peekable();
+            if wrong.peek().is_none() {
+                continue;
+            }
             writeln!(f)?;
-            line.write(f, name)?;
+            wrong.try_for_each(|line| line.write(f, row.name))?;
+            row.evidence.lines().try_for_each(|line| writeln!(f, "       {line}"))?;
         }
         Ok(())
     }
