@@ -11,7 +11,7 @@ pauses.json     pauses of the ranks, if the sampler found any
 ranks/, app/    files of NCCL's profiler plugin and of railgate.py: one line for each word that is not zero, its place and its value
 slurm.json, decision.json, slurm-end.json   what Slurm and the controller said
 log             output of the job, at most 200 lines
-said.txt        the report on the day of the recording
+said.txt        the summary of the report on the day of the recording: its first lines, up to the first empty one
 """
 
 import json
@@ -26,7 +26,6 @@ import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests/corpus"
 MOST_LINES = 200
-# Made anew from the other files.
 
 
 class Neutral:
@@ -77,6 +76,10 @@ def clipped(text):
     return "\n".join(line[:500] for line in lines) + "\n"
 
 
+def summary(text):
+    return text.split("\n\n", 1)[0].rstrip() + "\n"
+
+
 def pack(source, machine, host):
     attempts = sorted(source.glob("report/*/gn1.json"))
     if not attempts:
@@ -121,7 +124,7 @@ def pack(source, machine, host):
     said = source / "said.json"
     if said.exists() and (slurm := json.loads(neutral.text(said.read_text())).get("slurm")):
         put("slurm.json", json.dumps(slurm) + "\n")
-    for name, change in (("log", clipped), ("said.txt", str)):
+    for name, change in (("log", clipped), ("said.txt", summary)):
         if (source / name).exists():
             put(name, change(neutral.text((source / name).read_text(errors="replace"))))
     return f"{card}/{source.name}: {sum(path.stat().st_size for path in place.rglob('*') if path.is_file()) >> 10} KiB"
