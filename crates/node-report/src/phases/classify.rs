@@ -22,9 +22,14 @@ const TRAINS: f64 = 0.4;
 /// less hold some other phase as well.
 const WHOLE: f64 = 0.75;
 const SLOW_CELLS: usize = 3;
+/// Share of the time with work that is at the usual level or above it. Less than half: the first sample of a training holds a part of
+/// the start-up, and of two samples the second one shows the level.
+const USUAL: f64 = 0.4;
 /// Bytes per second written to disks, and copied from the GPUs of a node, from which a pause is a save.
 const WRITES: f64 = 50e6;
 const COPIES: f64 = 500e6;
+/// And at least this multiple of what is usually copied while the job trains: an optimizer on the host copies all the time.
+const COPIES_USUAL: f64 = 2.0;
 /// Maximum number of phases; the shortest are merged with their neighbours.
 const MOST: usize = 48;
 
@@ -104,7 +109,8 @@ struct Seen<'a> {
     waits: bool,
     /// At least half of the GPUs wait for another one, which works.
     mixed: bool,
-    saves: bool,
+    /// Bytes per second copied from the node's GPUs.
+    sent: f64,
 }
 
 impl<'a> Seen<'a> {
@@ -119,13 +125,12 @@ impl<'a> Seen<'a> {
         let waiting = known.len() - levels.len();
         let working = levels.iter().filter(|level| **level >= IDLE).count();
         let level = levels.iter().sum::<f64>() / count(known.len());
-        let sent: f64 = known.iter().map(|gpu| gpu.sent).sum();
         Some(Seen {
             cell,
             level,
             waits: waiting > 0 && working == 0,
             mixed: working > 0 && 2 * waiting >= known.len(),
-            saves: cell.written >= WRITES || sent >= COPIES,
+            sent: known.iter().map(|gpu| gpu.sent).sum(),
         })
     }
 
@@ -137,11 +142,13 @@ impl<'a> Seen<'a> {
         Phase { kind, start: self.cell.start, end: self.cell.end, start_number: 0 }
     }
 
-    /// The phase of a cell in which the job does not train, between two in which it does.
-    fn pause(&self) -> PhaseKind {
+    /// The phase of a cell in which the job does not train, between two in which it does. `copies`: bytes per second that are usually
+    /// copied from the GPUs while it trains.
+    fn pause(&self, copies: f64) -> PhaseKind {
+        let saves = self.cell.written >= WRITES || self.sent >= COPIES.max(COPIES_USUAL * copies);
         match self {
             Seen { mixed: true, .. } => PhaseKind::Evaluating,
-            Seen { saves: true, .. } => PhaseKind::Saving,
+            _ if saves => PhaseKind::Saving,
             Seen { waits: true, .. } => PhaseKind::Stalled,
             Seen { .. } => PhaseKind::Idle,
         }
@@ -192,6 +199,8 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let first = (0..seen.len()).find(in_a_row).or_else(|| seen.iter().position(trains));
     let last = seen.iter().rposition(trains);
     let (Some(first), Some(last)) = (first, last) else { return without_training(&seen) };
+    let copies =
+        upper(seen.iter().filter(|one| trains(one)).map(|one| (one.sent, one.seconds())), 0.5).unwrap_or(0.0);
     let mut kinds: Vec<PhaseKind> = seen
         .iter()
         .enumerate()
@@ -204,7 +213,7 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
                 false => PhaseKind::Tail,
             },
             _ if trains(one) => PhaseKind::Steady,
-            _ => one.pause(),
+            _ => one.pause(copies),
         })
         .collect();
     let whole: Vec<bool> = seen.iter().map(|one| one.level >= WHOLE * usual).collect();
@@ -245,19 +254,21 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     Course { list: joined(list), training }
 }
 
-/// The median level of the cells in which GPUs work at `least` or more, weighted by time; `None` if there are none.
+/// The usual level of the cells in which GPUs work at `least` or more; `None` if there are none.
 fn usual_level(seen: &[Seen<'_>], least: f64) -> Option<f64> {
-    let mut levels: Vec<(f64, f64)> = seen
-        .iter()
-        .filter(|one| one.level >= least && !one.mixed)
-        .map(|one| (one.level, one.seconds()))
-        .collect();
-    levels.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let half: f64 = levels.iter().map(|(_, seconds)| seconds).sum::<f64>() / 2.0;
+    let works = seen.iter().filter(|one| one.level >= least && !one.mixed);
+    upper(works.map(|one| (one.level, one.seconds())), USUAL)
+}
+
+/// Of values with the seconds that each was seen: the largest that is reached in this share of the time or more.
+fn upper(values: impl Iterator<Item = (f64, f64)>, share: f64) -> Option<f64> {
+    let mut values: Vec<(f64, f64)> = values.collect();
+    values.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let wanted: f64 = share * values.iter().map(|(_, seconds)| seconds).sum::<f64>();
     let mut passed = 0.0;
-    levels.into_iter().find_map(|(level, seconds)| {
+    values.into_iter().find_map(|(value, seconds)| {
         passed += seconds;
-        (passed >= half).then_some(level)
+        (passed >= wanted).then_some(value)
     })
 }
 

@@ -126,6 +126,31 @@ fn pauses_between_steps_have_their_causes() {
     assert_eq!(kinds(&idle), [(Steady, 25.0), (Idle, 10.0), (Steady, 25.0)]);
 }
 
+/// A job that is ended soon after it began to train. The first sample may be the longer one by some milliseconds.
+#[test]
+fn of_two_samples_the_second_one_shows_the_level() {
+    let mut run = alike(&[(quiet(), 2), (partly(0.45), 1), (trains(), 1)]);
+    run[3].end -= 3;
+    let course = classify(&run, true);
+    assert_eq!(course.training, [3 * STEP]);
+    assert_eq!(kinds(&run)[1].0, Steady);
+    let mut blip = alike(&[(quiet(), 2), (partly(0.06), 1), (trains(), 1)]);
+    blip[3].end -= 3;
+    assert_eq!(classify(&blip, true).training, [3 * STEP]);
+    assert_eq!(kinds(&blip), [(StartUp, 15.0), (Steady, 4.997)]);
+}
+
+/// An optimizer on the host copies all the time, also in a sample with little work.
+#[test]
+fn copies_as_in_the_training_are_no_save() {
+    let offloads = |gpu: CellGpu, sent: f64| CellGpu { sent, ..gpu };
+    let run = |sent| {
+        alike(&[(offloads(trains(), 2e9), 3), (offloads(quiet(), sent), 1), (offloads(trains(), 2e9), 3)])
+    };
+    assert_eq!(kinds(&run(2e9)), [(Steady, 15.0), (Idle, 5.0), (Steady, 15.0)]);
+    assert_eq!(kinds(&run(9e9)), [(Steady, 15.0), (Saving, 5.0), (Steady, 15.0)]);
+}
+
 #[test]
 fn a_slow_stretch_needs_three_samples() {
     let with = |slow| alike(&[(trains(), 9), (partly(0.6), slow), (trains(), 9)]);
