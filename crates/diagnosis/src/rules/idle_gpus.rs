@@ -4,7 +4,10 @@ use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
 use railgate_node_report::usage::IdleTime;
 
-use super::{Rules, hang, input_bound, killed_rank, launch_bound, nan, pausing_rank, sleeping_rank};
+use super::{
+    Rules, cpu_contention, hang, input_bound, killed_rank, launch_bound, nan, pausing_rank, saving,
+    sleeping_rank,
+};
 use crate::facts::{Facts, Outcome, Unit, busy};
 use crate::host_time::in_phases;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -24,8 +27,9 @@ Suspended time, time in which the user paused the sampler (`railgate yield`) and
 which more than a fifth was not sampled is not judged.",
     why: "no other job can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
     look_alikes: "a debugging session, an inference server that waits for requests, data staging and a long compilation leave GPUs
-idle on purpose or for a while. A rank that died (`killed-rank`), waiting for input (`input-bound`) and kernels that are launched
-too late (`launch-bound`) are named instead where the measurements show them.",
+idle on purpose or for a while. A rank that died (`killed-rank`), waiting for input (`input-bound`) or for a CPU core
+(`cpu-contention`), saving (`saving`) and kernels that are launched too late (`launch-bound`) are named instead where the
+measurements show them.",
     fix: "end the job when its work is done, or ask for fewer GPUs",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -338,6 +342,8 @@ fn has_another_cause(facts: &Facts<'_>) -> bool {
         pausing_rank::RULE,
         sleeping_rank::RULE,
         input_bound::RULE,
+        cpu_contention::RULE,
+        saving::RULE,
         launch_bound::RULE,
     ];
     rules.iter().any(|rule| !(rule.find)(facts).is_empty())
@@ -540,10 +546,15 @@ mod tests {
             one.what.contains("held 8 GPUs for 1 h 00 min and used them 7 % of the time: 7.4 GPU-hours"),
             "{one:?}"
         );
+        let mut starved = nodes.clone();
         for usage in usages(&mut nodes) {
             usage.host.io_pressure_percent = usage.gpus[0].counters.temperature_c.clone();
         }
         assert_eq!(found(&nodes), vec![]);
+        for usage in usages(&mut starved) {
+            usage.host.cpu_pressure_percent = usage.gpus[0].counters.temperature_c.clone();
+        }
+        assert_eq!(found(&starved), vec![]);
     }
 
     #[test]
