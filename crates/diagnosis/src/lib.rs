@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use catalogue::{by_id, explain, rules_markdown};
 pub(crate) use facts::Facts;
 pub use facts::{Outcome, median};
-pub use phases::PhaseTime;
+pub use phases::{PhaseTime, trained_s};
 pub use register::{Class, Line, Number, Rule, Threshold, Time, Value};
 use register::{Found, Over};
 pub use rules::idle_gpus::{IdleUse, idle_use};
@@ -59,6 +59,9 @@ pub struct Analysis {
     pub training: Option<HardwareUse>,
     /// Findings, sorted by cost in descending order.
     pub diagnoses: Vec<Diagnosis>,
+    /// Seconds of training that the rules of slowness need, if the job trained for less: then none of them judged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub too_short_s: Option<f64>,
     /// Number of starts of the step inside the attempt, if a launcher started it more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts: Option<u32>,
@@ -218,8 +221,9 @@ pub struct Diagnosis {
 
 /// Maximum of findings of one rule.
 const MOST: usize = 8;
-/// Rules of slowness need this much training, seconds: two samples. Less is mostly the edge of the start-up.
+/// Rules of slowness need this much training: seconds, and samples. Less is mostly the edge of the start-up.
 const LEAST_TRAINED_S: f64 = 10.0;
+const LEAST_TRAINED_SAMPLES: f64 = 2.0;
 
 /// Model FLOP utilisation and goodput of one node while the job runs, up to `now`; `None` if not known.
 pub fn said_so_far(part: &NodeReport, now: UnixMillis) -> (Option<f64>, Option<f64>) {
@@ -250,15 +254,22 @@ pub fn analyse(
     let phases = phases::times(nodes);
     // Rules state what is lost of the time that they judge.
     let share = judged.training_s().map_or(1.0, |_| phases::training_share(&phases));
-    let trained_s: f64 = phases.iter().filter(|one| one.kind.is_training()).map(|one| one.seconds).sum();
-    let too_short = !phases.is_empty() && trained_s < LEAST_TRAINED_S;
+    let trained_s = phases::trained_s(&phases);
+    let interval_s =
+        nodes.iter().filter_map(|node| Some(node.usage.as_ref()?.coverage.interval_s)).fold(0.0, f64::max);
+    let least_s = LEAST_TRAINED_S.max(LEAST_TRAINED_SAMPLES * interval_s);
+    let too_short_s = (!phases.is_empty() && trained_s < least_s).then_some(least_s);
     let found = |rule: &'static Rule| {
         let (facts, share) = match rule.over {
             Over::Training => (&judged, share),
             Over::AllTime => (&facts, 1.0),
         };
         let of_all = move |found: Found| Found { costs: found.costs.map(|costs| costs * share), ..found };
-        let found = if rule.over == Over::Training && too_short { Vec::new() } else { (rule.find)(facts) };
+        let found = if rule.over == Over::Training && too_short_s.is_some() {
+            Vec::new()
+        } else {
+            (rule.find)(facts)
+        };
         found.into_iter().take(MOST).map(move |found| Diagnosis::new(rule, of_all(found)))
     };
     let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
@@ -275,6 +286,7 @@ pub fn analyse(
         phases,
         model,
         diagnoses,
+        too_short_s,
         starts: facts.restarted().map(|last| last.saturating_add(1)),
         ranks: u32::try_from(facts.reporting().count()).unwrap_or(u32::MAX),
         world: facts.world,

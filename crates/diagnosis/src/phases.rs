@@ -38,11 +38,15 @@ pub(crate) fn times(nodes: &[NodeReport]) -> Vec<PhaseTime> {
     starts.into_iter().flat_map(of_start).filter(|one| one.seconds > 0.0).collect()
 }
 
+/// Seconds in which the job trained.
+pub fn trained_s(phases: &[PhaseTime]) -> f64 {
+    phases.iter().filter(|one| one.kind.is_training()).map(|one| one.seconds).sum()
+}
+
 /// Share of the time of all phases in which the job trained, 0 to 1.
 pub(crate) fn training_share(phases: &[PhaseTime]) -> f64 {
     let all: f64 = phases.iter().map(|one| one.seconds).sum();
-    let trained: f64 = phases.iter().filter(|one| one.kind.is_training()).map(|one| one.seconds).sum();
-    if all > 0.0 { trained / all } else { 1.0 }
+    if all > 0.0 { trained_s(phases) / all } else { 1.0 }
 }
 
 #[cfg(test)]

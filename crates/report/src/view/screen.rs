@@ -7,7 +7,7 @@ mod network;
 mod phases;
 mod why;
 
-use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line};
+use railgate_diagnosis::{Analysis, Diagnosis, Goodput, HardwareUse, Line, trained_s};
 use railgate_model::Reading;
 use railgate_node_report::plain::{bytes, energy, float, plain, span, stamp};
 use railgate_text::shorten;
@@ -229,16 +229,30 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
         None => match analysis.sentence() {
             // Why a program failed is no question of its performance.
             Some(figures) if ended == EndKind::Completed => {
-                // Without shares of time, most rules had nothing to judge.
-                let found = match analysis.shares {
-                    Reading::Known(_) => "no performance problem found",
-                    Reading::Unsupported | Reading::Failed(_) => "no finding; some rules had no data",
-                };
-                format!("{how}. {figures}; {found}")
+                format!("{how}. {figures}; {}", none_found(analysis))
             }
             Some(figures) => format!("{how}. {figures}"),
             None => how,
         },
+    }
+}
+
+/// What it means that no rule found anything.
+fn none_found(analysis: &Analysis) -> String {
+    if let Some(least_s) = analysis.too_short_s {
+        return match trained_s(&analysis.phases) {
+            trained if trained < 0.5 => "its speed is not judged: no training was seen".to_owned(),
+            trained => {
+                format!(
+                    "its speed is not judged: it trained for {trained:.0} s, and at least {least_s:.0} s are needed"
+                )
+            }
+        };
+    }
+    // Without shares of time, most rules had nothing to judge.
+    match analysis.shares {
+        Reading::Known(_) => "no performance problem found".to_owned(),
+        Reading::Unsupported | Reading::Failed(_) => "no finding; some rules had no data".to_owned(),
     }
 }
 

@@ -128,6 +128,9 @@ fn each_attempt_has_reason_and_decision() {
 
 #[test]
 fn verdict_counts_faults_and_refusals_apart() {
+    use railgate_diagnosis::PhaseTime;
+    use railgate_node_report::phases::PhaseKind;
+
     let mut report = crate::testing::story();
     let mut analysis = super::telling(&large(2)).unwrap().1.clone();
     analysis.diagnoses.clear();
@@ -142,6 +145,17 @@ fn verdict_counts_faults_and_refusals_apart() {
     blind.shares = railgate_model::Reading::Failed("no counters".to_owned());
     let blind = super::verdict(&report, &blind);
     assert!(blind.ends_with("; no finding; some rules had no data"), "{blind}");
+    let mut short = analysis.clone();
+    short.too_short_s = Some(10.0);
+    for (seconds, says) in [
+        (&[7.6][..], "; its speed is not judged: it trained for 8 s, and at least 10 s are needed"),
+        (&[], "; its speed is not judged: no training was seen"),
+    ] {
+        let trained = |&seconds: &f64| PhaseTime { kind: PhaseKind::Steady, start_number: 0, seconds };
+        short.phases = seconds.iter().map(trained).collect();
+        let said = super::verdict(&report, &short);
+        assert!(said.ends_with(says), "{said}");
+    }
     // The last attempt's own end is the title and is not counted again.
     report.attempts.truncate(2);
     report.ended = report.attempts[1].ended.clone();
