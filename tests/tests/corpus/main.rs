@@ -11,6 +11,7 @@ mod expect;
 mod guard;
 mod recording;
 mod synthetic;
+mod variants;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -9,7 +9,8 @@ use railgate_joblog::{Log, first_error};
 use railgate_model::UnixMillis;
 use railgate_node_report::application::read as read_rank;
 use railgate_node_report::comm::{Communication, gather};
-use railgate_node_report::usage::GpuFigures;
+use railgate_node_report::usage::format::{Head, Record};
+use railgate_node_report::usage::{GpuFigures, Sample, timeline};
 use railgate_node_report::{Application, JobLog, NodeReport};
 use railgate_rankfile::RankFile;
 use railgate_report::{JobReport, text};
@@ -135,7 +136,11 @@ impl Recording {
 
     /// The report that today's code makes.
     pub(crate) fn report(&self) -> Result<JobReport> {
-        let node = self.node()?;
+        self.report_with(self.node()?)
+    }
+
+    /// The same with another report of the node.
+    fn report_with(&self, node: NodeReport) -> Result<JobReport> {
         let (cluster, job) = (node.cluster.clone(), node.job.id);
         let parts = Parts {
             logs: self.log(&node)?.into_iter().collect(),
@@ -147,6 +152,35 @@ impl Recording {
         let slurm = optional(&self.0.join("slurm.json"))?;
         let expand = |list: &str| Some(vec![list.to_owned()]);
         Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
+    }
+
+    /// What the report says of a job with other samples than those of this recording, which `change` makes of them. `None`: not of this
+    /// recording, whose ranks' files have their last state only, or `change` has none.
+    pub(crate) fn said_of(
+        &self,
+        change: impl FnOnce(&[Sample]) -> Option<Vec<Sample>>,
+    ) -> Result<Option<Said>> {
+        if ["ranks", "app", "pauses.json"].iter().any(|name| self.0.join(name).exists()) {
+            return Ok(None);
+        }
+        let Ok(bytes) = fs::read(self.0.join("samples")) else { return Ok(None) };
+        let (head, samples) = timeline(&bytes).context("no head")?;
+        let Some(samples) = change(&samples) else { return Ok(None) };
+        let end = samples.last().context("no sample")?.end();
+        // Written with the fields of today, which are more than those of old recordings.
+        let now = Head::new(&head.node, head.job, head.attempt);
+        let (gpu_fields, rail_fields, host_fields) = (now.gpu_fields, now.rail_fields, now.host_fields);
+        let interval_s =
+            samples.iter().map(|sample| f64::from(sample.folded) * head.interval_s).fold(0.0, f64::max);
+        let head = Head { interval_s, gpu_fields, rail_fields, host_fields, ..head };
+        let mut stream = Vec::new();
+        for record in std::iter::once(Record::Head(head)).chain(samples.into_iter().map(Record::Sample)) {
+            record.write(&mut stream).map_err(anyhow::Error::msg)?;
+        }
+        let mut node: NodeReport = optional(&self.0.join("node.json"))?.context("a node report")?;
+        node.end = Some(end);
+        node.add_usage(&[&stream], end, &GpuFigures::default());
+        Ok(Some(said(&self.report_with(node)?)?))
     }
 
     /// Seconds that the program lost by what was planted: of the rank that lost most.
