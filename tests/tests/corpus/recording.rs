@@ -93,6 +93,12 @@ impl Recording {
         if let (Ok(samples), Some(end)) = (fs::read(self.0.join("samples")), recorded.sampler_end) {
             node.add_usage(&[&samples], end, &GpuFigures::default());
         }
+        self.add_files(&mut node)?;
+        Ok(node)
+    }
+
+    /// Adds what NCCL's plugin and the program wrote, as they left it at the end.
+    fn add_files(&self, node: &mut NodeReport) -> Result<()> {
         let ranks = self.files("ranks")?;
         if !ranks.is_empty() {
             let read = |(name, bytes): &(String, Vec<u8>)| {
@@ -116,7 +122,12 @@ impl Recording {
             told.ranks.sort_by_key(|rank| (rank.rank.is_none(), rank.rank, rank.started));
             node.application = Some(told);
         }
-        Ok(node)
+        Ok(())
+    }
+
+    /// Whether it has such files.
+    pub(crate) fn has_files(&self) -> bool {
+        ["ranks", "app", "pauses.json"].iter().any(|name| self.0.join(name).exists())
     }
 
     /// What the epilog would find in the job's output.
@@ -154,15 +165,11 @@ impl Recording {
         Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
     }
 
-    /// What the report says of a job with other samples than those of this recording, which `change` makes of them. `None`: not of this
-    /// recording, whose ranks' files have their last state only, or `change` has none.
+    /// What the report says of a job with other samples than those of this recording, which `change` makes of them; `None` if it does not.
     pub(crate) fn said_of(
         &self,
         change: impl FnOnce(&[Sample]) -> Option<Vec<Sample>>,
     ) -> Result<Option<Said>> {
-        if ["ranks", "app", "pauses.json"].iter().any(|name| self.0.join(name).exists()) {
-            return Ok(None);
-        }
         let Ok(bytes) = fs::read(self.0.join("samples")) else { return Ok(None) };
         let (head, samples) = timeline(&bytes).context("no head")?;
         let Some(samples) = change(&samples) else { return Ok(None) };
@@ -180,6 +187,7 @@ impl Recording {
         let mut node: NodeReport = optional(&self.0.join("node.json"))?.context("a node report")?;
         node.end = Some(end);
         node.add_usage(&[&stream], end, &GpuFigures::default());
+        self.add_files(&mut node)?;
         Ok(Some(said(&self.report_with(node)?)?))
     }
 

@@ -1,6 +1,5 @@
 //! Jobs that nobody ran: those of the recordings, ended early, with samples missing, sampled half as often, or training for much longer. A
-//! report may be silent about such a job, and must not give advice that is wrong for the recorded one. Of recordings without files of
-//! their ranks.
+//! report may be silent about such a job, and must not give advice that is wrong for the recorded one.
 
 use railgate_model::GpuField;
 use railgate_node_report::usage::{Fold, Sample};
@@ -11,12 +10,40 @@ use crate::{kinds, recordings};
 /// A change of a job's samples, by a number. `None`: not of these.
 type Change = fn(&[Sample], usize) -> Option<Vec<Sample>>;
 
-const CHANGES: [(&str, Change, &[usize]); 5] = [
-    ("ended after so many tenths of it", ended_early, &[3, 4, 5, 6, 7, 8, 9]),
-    ("without every third sample, from", gaps, &[0, 1, 2]),
-    ("with samples of 10 s, after so many of 5 s", coarse, &[0, 1]),
-    ("with so many times its training", longer, &[3, 10, 60]),
-    ("in minutes, with so many times its training", minutes, &[60, 200]),
+struct Variant {
+    what: &'static str,
+    change: Change,
+    numbers: &'static [usize],
+    /// Also of recordings with files of their ranks, which hold the state at the end of the job.
+    with_files: bool,
+}
+
+const VARIANTS: [Variant; 5] = [
+    Variant {
+        what: "ended after so many tenths of it",
+        change: ended_early,
+        numbers: &[3, 4, 5, 6, 7, 8, 9],
+        with_files: false,
+    },
+    Variant { what: "without every third sample, from", change: gaps, numbers: &[0, 1, 2], with_files: true },
+    Variant {
+        what: "with samples of 10 s, after so many of 5 s",
+        change: coarse,
+        numbers: &[0, 1],
+        with_files: true,
+    },
+    Variant {
+        what: "with so many times its training",
+        change: longer,
+        numbers: &[3, 10, 60],
+        with_files: false,
+    },
+    Variant {
+        what: "in minutes, with so many times its training",
+        change: minutes,
+        numbers: &[60, 200],
+        with_files: false,
+    },
 ];
 
 fn works(sample: &Sample) -> bool {
@@ -80,8 +107,8 @@ fn reports_of_shorter_coarser_and_longer_jobs_give_no_wrong_advice() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (gpu, name, recording) in recordings() {
         let kind = kinds.get(&name).unwrap_or_else(|| panic!("{name} is not in corpus.toml"));
-        for (what, change, numbers) in CHANGES {
-            for &number in numbers {
+        for Variant { what, change, numbers, with_files } in VARIANTS {
+            for &number in numbers.iter().filter(|_| with_files || !recording.has_files()) {
                 let Some(said) = recording.said_of(|samples| change(samples, number)).unwrap() else {
                     continue;
                 };
