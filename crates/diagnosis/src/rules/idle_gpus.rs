@@ -58,6 +58,7 @@ const COVERED: f64 = 0.8;
 const MOST_NAMES: usize = 4;
 const TAIL_FIX: &str = "look at what the program does after its last step (upload, conversion, waiting), and do it in a job without GPUs";
 const BETWEEN_FIX: &str = "look at what the program does then (evaluation on the CPU, waiting for a person or a service), or divide the job there";
+const LOW_FIX: &str = "find what the GPUs wait for (`py-spy dump --pid PID`; railgate.step() and railgate.waiting() in the loop), or ask for fewer GPUs";
 const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
 
 /// One GPU, with all that the rule needs to know of it.
@@ -330,7 +331,7 @@ fn low_use(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
         mean(&busy),
         hours(idle_s)
     );
-    Some((Found::new("medium", String::new(), what), idle_s))
+    Some((Found { fix: Some(LOW_FIX), ..Found::new("medium", String::new(), what) }, idle_s))
 }
 
 /// Whether a rule names why the GPUs have nothing to do.
