@@ -58,7 +58,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some(one) = pausing(facts) else { return Vec::new() };
     // They know the cause.
     let contended = cpu_contention::find(facts).iter().any(|found| found.part == one.part);
-    if contended || !saving::find(facts).is_empty() {
+    let saved = saving::find(facts).iter().any(|found| found.costs >= Some(one.costs));
+    if contended || saved {
         return Vec::new();
     }
     let saves = one.saves(facts);

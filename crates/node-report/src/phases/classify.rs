@@ -25,11 +25,10 @@ const SLOW_CELLS: usize = 3;
 /// Share of the time with work that is at the usual level or above it. Less than half: the first sample of a training holds a part of
 /// the start-up, and of two samples the second one shows the level.
 const USUAL: f64 = 0.4;
-/// Bytes per second written to disks, and copied from the GPUs of a node, from which a pause is a save.
+/// Bytes per second written to disks, and copied from the GPUs of a node beyond what goes with their work, from which a pause is a save.
+/// An optimizer on the host copies all the time.
 const WRITES: f64 = 50e6;
-const COPIES: f64 = 500e6;
-/// And at least this multiple of what is usually copied while the job trains: an optimizer on the host copies all the time.
-const COPIES_USUAL: f64 = 2.0;
+const COPIES: f64 = 200e6;
 /// Maximum number of phases; the shortest are merged with their neighbours.
 const MOST: usize = 48;
 
@@ -142,13 +141,16 @@ impl<'a> Seen<'a> {
         Phase { kind, start: self.cell.start, end: self.cell.end, start_number: 0 }
     }
 
-    /// The phase of a cell in which the job does not train, between two in which it does. `copies`: bytes per second that are usually
-    /// copied from the GPUs while it trains.
-    fn pause(&self, copies: f64) -> PhaseKind {
-        let saves = self.cell.written >= WRITES || self.sent >= COPIES.max(COPIES_USUAL * copies);
+    /// `with_work`: what is copied while the job trains, bytes per second for each percent of its level.
+    fn saves(&self, with_work: f64) -> bool {
+        self.cell.written >= WRITES || self.sent - with_work * self.level >= COPIES
+    }
+
+    /// The phase of a cell in which the job does not train, between two in which it does; `with_work` as in [`Seen::saves`].
+    fn pause(&self, with_work: f64) -> PhaseKind {
         match self {
             Seen { mixed: true, .. } => PhaseKind::Evaluating,
-            _ if saves => PhaseKind::Saving,
+            _ if self.saves(with_work) => PhaseKind::Saving,
             Seen { waits: true, .. } => PhaseKind::Stalled,
             Seen { .. } => PhaseKind::Idle,
         }
@@ -199,8 +201,8 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let first = (0..seen.len()).find(in_a_row).or_else(|| seen.iter().position(trains));
     let last = seen.iter().rposition(trains);
     let (Some(first), Some(last)) = (first, last) else { return without_training(&seen) };
-    let copies =
-        upper(seen.iter().filter(|one| trains(one)).map(|one| (one.sent, one.seconds())), 0.5).unwrap_or(0.0);
+    let copied = seen.iter().filter(|one| trains(one)).map(|one| (one.sent / one.level, one.seconds()));
+    let with_work = upper(copied, 0.5).unwrap_or(0.0);
     let mut kinds: Vec<PhaseKind> = seen
         .iter()
         .enumerate()
@@ -210,10 +212,11 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
             at if at == last + 1 && seen.get(at + 1).is_some_and(stands) => PhaseKind::Stalled,
             at if at > last => match stands(one) {
                 true => PhaseKind::Stalled,
+                false if one.saves(with_work) => PhaseKind::Saving,
                 false => PhaseKind::Tail,
             },
             _ if trains(one) => PhaseKind::Steady,
-            _ => one.pause(copies),
+            _ => one.pause(with_work),
         })
         .collect();
     let whole: Vec<bool> = seen.iter().map(|one| one.level >= WHOLE * usual).collect();

@@ -140,15 +140,18 @@ fn of_two_samples_the_second_one_shows_the_level() {
     assert_eq!(kinds(&blip), [(StartUp, 15.0), (Steady, 4.997)]);
 }
 
-/// An optimizer on the host copies all the time, also in a sample with little work.
+/// An optimizer on the host copies all the time, in a sample with little work as much as goes with that.
 #[test]
-fn copies_as_in_the_training_are_no_save() {
-    let offloads = |gpu: CellGpu, sent: f64| CellGpu { sent, ..gpu };
-    let run = |sent| {
-        alike(&[(offloads(trains(), 2e9), 3), (offloads(quiet(), sent), 1), (offloads(trains(), 2e9), 3)])
-    };
-    assert_eq!(kinds(&run(2e9)), [(Steady, 15.0), (Idle, 5.0), (Steady, 15.0)]);
-    assert_eq!(kinds(&run(9e9)), [(Steady, 15.0), (Saving, 5.0), (Steady, 15.0)]);
+fn copies_that_go_with_the_work_are_no_save() {
+    let copies = |gpu: CellGpu, sent: f64| CellGpu { sent, ..gpu };
+    let training = (copies(trains(), 2e9), 3);
+    let run = |gpu: CellGpu, sent| alike(&[training, (copies(gpu, sent), 1), training]);
+    assert_eq!(kinds(&run(partly(0.3), 0.6e9)), [(Steady, 15.0), (Idle, 5.0), (Steady, 15.0)]);
+    assert_eq!(kinds(&run(partly(0.3), 0.8e9)), [(Steady, 15.0), (Saving, 5.0), (Steady, 15.0)]);
+    assert_eq!(kinds(&run(quiet(), 0.15e9)), [(Steady, 15.0), (Saving, 5.0), (Steady, 15.0)]);
+    // The last save of a job ends after its last kernel.
+    let last = alike(&[training, (copies(quiet(), 0.15e9), 2), (quiet(), 1)]);
+    assert_eq!(kinds(&last), [(Steady, 15.0), (Saving, 10.0), (Tail, 5.0)]);
 }
 
 #[test]
