@@ -241,10 +241,11 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
 fn none_found(analysis: &Analysis) -> String {
     if let Some(least_s) = analysis.too_short_s {
         return match trained_s(&analysis.phases) {
-            trained if trained < 0.5 => "its speed is not judged: no training was seen".to_owned(),
+            trained if trained < 1.0 => "its speed is not judged: no training was seen".to_owned(),
             trained => {
                 format!(
-                    "its speed is not judged: it trained for {trained:.0} s, and at least {least_s:.0} s are needed"
+                    "its speed is not judged: it trained for {:.0} s, and at least {least_s:.0} s are needed",
+                    trained.floor()
                 )
             }
         };

@@ -148,7 +148,7 @@ fn verdict_counts_faults_and_refusals_apart() {
     let mut short = analysis.clone();
     short.too_short_s = Some(10.0);
     for (seconds, says) in [
-        (&[7.6][..], "; its speed is not judged: it trained for 8 s, and at least 10 s are needed"),
+        (&[9.6][..], "; its speed is not judged: it trained for 9 s, and at least 10 s are needed"),
         (&[], "; its speed is not judged: no training was seen"),
     ] {
         let trained = |&seconds: &f64| PhaseTime { kind: PhaseKind::Steady, start_number: 0, seconds };
