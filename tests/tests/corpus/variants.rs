@@ -1,4 +1,4 @@
-//! Jobs that nobody ran: those of the recordings, ended early, with samples missing, sampled half as often, or training for much longer. A
+//! Variants of the recorded jobs: ended early, with samples missing, sampled half as often, or training for much longer. A
 //! report may be silent about such a job, and must not give advice that is wrong for the recorded one.
 
 use railgate_model::GpuField;
