@@ -67,7 +67,7 @@ pub enum PhaseKind {
     /// GPUs wait for another rank: kernels run without a pause on few SMs, without memory traffic or tensor activity,
     /// and no GPU of the node works.
     Stalled,
-    /// No GPU works, and the job writes to disks or copies from GPUs.
+    /// No GPU works, and the job writes to disks or copies from GPUs; after the last work only if it copies.
     Saving,
     /// Some GPU works while at least half of them wait for it.
     Evaluating,
@@ -168,15 +168,16 @@ pub struct TrainingHost {
 }
 
 impl Phases {
-    /// The stall that lasted until the job ended, if there is one. GPUs are idle for a moment after their processes were ended.
+    /// The stall that lasted until the job ended, if there is one. After their processes were ended, GPUs are idle for a moment, or a
+    /// handler saves before.
     pub fn last_stall(&self) -> Option<&Phase> {
-        let mut last = self.list.iter().rev();
-        let phase = last.next()?;
-        let (stall, after_s) = match phase.kind {
-            PhaseKind::Tail | PhaseKind::Idle => (last.next()?, phase.seconds()),
-            _ => (phase, 0.0),
-        };
-        let is_stall = stall.kind == PhaseKind::Stalled && stall.start_number == phase.start_number;
+        let is_after =
+            |phase: &&Phase| matches!(phase.kind, PhaseKind::Tail | PhaseKind::Idle | PhaseKind::Saving);
+        let mut back = self.list.iter().rev();
+        let after_s: f64 = back.clone().take_while(is_after).map(Phase::seconds).sum();
+        let stall = back.find(|phase| !is_after(phase))?;
+        let is_stall =
+            stall.kind == PhaseKind::Stalled && self.list.last()?.start_number == stall.start_number;
         (is_stall && after_s < stall.seconds()).then_some(stall)
     }
 }

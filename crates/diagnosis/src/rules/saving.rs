@@ -12,7 +12,8 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "the time in checkpoints as the program reports it (docs/application-reports.md): high confidence. Without a report: GPUs
 without a kernel in the time in which the job trained, and data that is copied off the GPUs over PCIe and not onto them; and whole samples
-between two of the training in which no GPU works while data is written to disks or copied off the GPUs: medium confidence.",
+between two of the training, or after it, in which no GPU works while data is copied off the GPUs or, between two, written to disks:
+medium confidence.",
     why: "all ranks wait while a checkpoint is copied and written.",
     look_alikes: "results that a program copies from its GPUs or writes for other reasons (predictions, metrics, a data set that is prepared
 between epochs). Offloading copies onto the GPUs as well and is not reported.",
@@ -87,7 +88,7 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
     Some((idle, what))
 }
 
-/// Phases of their own, between two of the training: in shares of the training's time, which has none of them, and in words.
+/// Phases of their own, between two of the training or after it: in shares of the training's time, which has none of them, and in words.
 fn in_whole_samples(facts: &Facts<'_>) -> Option<(f64, String)> {
     let trained_s = facts.training_s().filter(|seconds| *seconds > 0.0)?;
     let (seconds, count) = in_phases(facts, PhaseKind::Saving);

@@ -142,15 +142,15 @@ impl<'a> Seen<'a> {
     }
 
     /// `with_work`: what is copied while the job trains, bytes per second for each percent of its level.
-    fn saves(&self, with_work: f64) -> bool {
-        self.cell.written >= WRITES || self.sent - with_work * self.level >= COPIES
+    fn copies(&self, with_work: f64) -> bool {
+        self.sent - with_work * self.level >= COPIES
     }
 
-    /// The phase of a cell in which the job does not train, between two in which it does; `with_work` as in [`Seen::saves`].
+    /// The phase of a cell in which the job does not train, between two in which it does; `with_work` as in [`Seen::copies`].
     fn pause(&self, with_work: f64) -> PhaseKind {
         match self {
             Seen { mixed: true, .. } => PhaseKind::Evaluating,
-            _ if self.saves(with_work) => PhaseKind::Saving,
+            _ if self.cell.written >= WRITES || self.copies(with_work) => PhaseKind::Saving,
             Seen { waits: true, .. } => PhaseKind::Stalled,
             Seen { .. } => PhaseKind::Idle,
         }
@@ -212,7 +212,8 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
             at if at == last + 1 && seen.get(at + 1).is_some_and(stands) => PhaseKind::Stalled,
             at if at > last => match stands(one) {
                 true => PhaseKind::Stalled,
-                false if one.saves(with_work) => PhaseKind::Saving,
+                // Writes alone may be a core dump, or files that are packed.
+                false if one.copies(with_work) => PhaseKind::Saving,
                 false => PhaseKind::Tail,
             },
             _ if trains(one) => PhaseKind::Steady,

@@ -152,6 +152,20 @@ fn copies_that_go_with_the_work_are_no_save() {
     // The last save of a job ends after its last kernel.
     let last = alike(&[training, (copies(quiet(), 0.15e9), 2), (quiet(), 1)]);
     assert_eq!(kinds(&last), [(Steady, 15.0), (Saving, 10.0), (Tail, 5.0)]);
+    // A core dump is written, and not copied from a GPU.
+    let mut dump = alike(&[(trains(), 3), (quiet(), 2)]);
+    dump[3].written = 4e8;
+    assert_eq!(kinds(&dump), [(Steady, 15.0), (Tail, 10.0)]);
+}
+
+/// A handler of SIGTERM saves after a stall.
+#[test]
+fn a_save_after_a_stall_does_not_hide_it() {
+    let saves = CellGpu { sent: 0.3e9, ..quiet() };
+    let run = alike(&[(trains(), 5), (waits(), 6), (saves, 1), (quiet(), 1)]);
+    assert_eq!(kinds(&run), [(Steady, 25.0), (Stalled, 30.0), (Saving, 5.0), (Tail, 5.0)]);
+    let list = classify(&run, true).list;
+    assert_eq!(Phases { list, ..Phases::default() }.last_stall().map(Phase::seconds), Some(30.0));
 }
 
 #[test]
