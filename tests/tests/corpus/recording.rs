@@ -165,9 +165,11 @@ impl Recording {
         Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
     }
 
-    /// What the report says of a job with other samples than those of this recording, which `change` makes of them; `None` if it does not.
+    /// What the report says of a job with other samples than those of this recording, which `change` makes of them, and of another interval
+    /// between them; `None` if it does not.
     pub(crate) fn said_of(
         &self,
+        interval_s: f64,
         change: impl FnOnce(&[Sample]) -> Option<Vec<Sample>>,
     ) -> Result<Option<Said>> {
         let Ok(bytes) = fs::read(self.0.join("samples")) else { return Ok(None) };
@@ -177,8 +179,6 @@ impl Recording {
         // Written with the fields of today, which are more than those of old recordings.
         let now = Head::new(&head.node, head.job, head.attempt);
         let (gpu_fields, rail_fields, host_fields) = (now.gpu_fields, now.rail_fields, now.host_fields);
-        let interval_s =
-            samples.iter().map(|sample| f64::from(sample.folded) * head.interval_s).fold(0.0, f64::max);
         let head = Head { interval_s, gpu_fields, rail_fields, host_fields, ..head };
         let mut stream = Vec::new();
         for record in std::iter::once(Record::Head(head)).chain(samples.into_iter().map(Record::Sample)) {

@@ -14,6 +14,8 @@ struct Variant {
     what: &'static str,
     change: Change,
     numbers: &'static [usize],
+    /// Interval of the sampler, seconds. Minutes are what it keeps of samples that are more than an hour old.
+    interval_s: f64,
     /// Also of recordings with files of their ranks, which hold the state at the end of the job.
     with_files: bool,
 }
@@ -23,25 +25,35 @@ const VARIANTS: [Variant; 5] = [
         what: "ended after so many tenths of it",
         change: ended_early,
         numbers: &[3, 4, 5, 6, 7, 8, 9],
+        interval_s: 5.0,
         with_files: false,
     },
-    Variant { what: "without every third sample, from", change: gaps, numbers: &[0, 1, 2], with_files: true },
+    Variant {
+        what: "without every third sample, from",
+        change: gaps,
+        numbers: &[0, 1, 2],
+        interval_s: 5.0,
+        with_files: true,
+    },
     Variant {
         what: "with samples of 10 s, after so many of 5 s",
         change: coarse,
         numbers: &[0, 1],
+        interval_s: 10.0,
         with_files: true,
     },
     Variant {
         what: "with so many times its training",
         change: longer,
         numbers: &[3, 10, 60],
+        interval_s: 5.0,
         with_files: false,
     },
     Variant {
         what: "in minutes, with so many times its training",
         change: minutes,
         numbers: &[60, 200],
+        interval_s: 5.0,
         with_files: false,
     },
 ];
@@ -107,9 +119,10 @@ fn reports_of_shorter_coarser_and_longer_jobs_give_no_wrong_advice() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (gpu, name, recording) in recordings() {
         let kind = kinds.get(&name).unwrap_or_else(|| panic!("{name} is not in corpus.toml"));
-        for Variant { what, change, numbers, with_files } in VARIANTS {
+        for Variant { what, change, numbers, interval_s, with_files } in VARIANTS {
             for &number in numbers.iter().filter(|_| with_files || !recording.has_files()) {
-                let Some(said) = recording.said_of(|samples| change(samples, number)).unwrap() else {
+                let Some(said) = recording.said_of(interval_s, |samples| change(samples, number)).unwrap()
+                else {
                     continue;
                 };
                 count += 1;

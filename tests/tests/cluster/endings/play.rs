@@ -96,17 +96,20 @@ pub(super) fn play(cluster: &Cluster, rows: &[Ending], setup: Setup) -> Result<T
         if table.is_wrong(place)
             && let Some(job) = track.job()
         {
-            table.explain(place, evidence(cluster, job, track.process.as_ref())?);
+            table.explain(place, evidence(cluster, job, track.process.as_ref()));
         }
     }
     Ok(table)
 }
 
-/// The whole report of a job, the output of its srun or salloc, and the lines of railgate's and Slurm's logs about it.
-fn evidence(cluster: &Cluster, job: u32, process: Option<&Process>) -> Result<String> {
-    let mut text = cluster.alice().run(&["railgate", "report", &job.to_string()])?.both();
+/// The whole report of a job, the output of its srun or salloc, and the lines of railgate's and Slurm's logs about it; what cannot be read
+/// is named, so that the table is printed in any case.
+fn evidence(cluster: &Cluster, job: u32, process: Option<&Process>) -> String {
+    let missing = |why: anyhow::Error| format!("{why:#}\n");
+    let report = cluster.alice().run(&["railgate", "report", &job.to_string()]);
+    let mut text = report.map_or_else(missing, |report| report.both());
     if let Some(process) = process {
-        text += &process.output()?;
+        text += &process.output().unwrap_or_else(missing);
     }
     let about = [format!("job={job}"), format!("job {job}"), format!("JobId={job}")];
     let is_about = |line: &str| {
@@ -123,7 +126,7 @@ fn evidence(cluster: &Cluster, job: u32, process: Option<&Process>) -> Result<St
             }
         }
     }
-    Ok(text)
+    text
 }
 
 fn submit<'a>(cluster: &Cluster, rows: &'a [Ending]) -> Result<Vec<Track<'a>>> {
