@@ -22,6 +22,8 @@ const TRAINS: f64 = 0.4;
 /// less hold some other phase as well.
 const WHOLE: f64 = 0.75;
 const SLOW_CELLS: usize = 3;
+/// A sample beside two of training has a part of it from this share of the usual level on.
+const BESIDE: f64 = 0.2;
 /// Share of the time with work that is at the usual level or above it. Less than half: the first sample of a training holds a part of
 /// the start-up, and of two samples the second one shows the level.
 const USUAL: f64 = 0.4;
@@ -110,6 +112,8 @@ struct Seen<'a> {
     mixed: bool,
     /// Bytes per second copied from the node's GPUs.
     sent: f64,
+    /// Time with any kernel, mean over the GPUs, percent.
+    kernels: f64,
 }
 
 impl<'a> Seen<'a> {
@@ -130,6 +134,7 @@ impl<'a> Seen<'a> {
             waits: waiting > 0 && working == 0,
             mixed: working > 0 && 2 * waiting >= known.len(),
             sent: known.iter().map(|gpu| gpu.sent).sum(),
+            kernels: known.iter().map(|gpu| gpu.kernels.unwrap_or(100.0)).sum::<f64>() / count(known.len()),
         })
     }
 
@@ -223,18 +228,26 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let whole: Vec<bool> = seen.iter().map(|one| one.level >= WHOLE * usual).collect();
     slow_down(&mut kinds, &whole);
     let mut list: Vec<Phase> = seen.iter().zip(&kinds).map(|(one, kind)| one.phase(*kind)).collect();
+    // Three seconds of training that lie in two samples look like ten seconds of GPUs that are half idle. A part of it in a third
+    // sample shows that these are whole.
+    let is_whole = |at: usize| whole.get(at) == Some(&true);
+    let mut beside =
+        [first.checked_sub(1), Some(last + 1)].into_iter().flatten().filter_map(|at| seen.get(at));
+    let only_two = last == first + 1 && is_whole(first) && is_whole(last);
+    let unproven = only_two && beside.all(|one| one.level < BESIDE * usual);
     // The first and the last sample of the training hold a part of another phase; how much follows from their level.
     for (at, back) in [(first, true), (last, false)] {
         let (Some(one), Some(phase)) = (seen.get(at), list.get_mut(at)) else { continue };
-        if whole.get(at) == Some(&true) || first == last {
+        if is_whole(at) && !unproven || first == last {
             continue;
         }
+        let share = if unproven { one.kernels / 100.0 } else { one.level / usual };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a sample has few milliseconds"
         )]
-        let outside = (1000.0 * one.seconds() * (1.0 - one.level / usual).clamp(0.0, 1.0)) as u64;
+        let outside = (1000.0 * one.seconds() * (1.0 - share).clamp(0.0, 1.0)) as u64;
         let neighbour = if back { at.checked_sub(1) } else { Some(at + 1) };
         if back {
             phase.start += outside;
@@ -250,7 +263,7 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
             }
         }
     }
-    let is_edge = |at: usize| (at == first || at == last) && whole.get(at) != Some(&true);
+    let is_edge = |at: usize| (at == first || at == last) && !is_whole(at);
     let training = (0..seen.len())
         .filter(|&at| kinds.get(at).is_some_and(|kind| kind.is_training()) && !is_edge(at))
         .filter_map(|at| Some(seen.get(at)?.cell.start))

@@ -126,6 +126,27 @@ fn pauses_between_steps_have_their_causes() {
     assert_eq!(kinds(&idle), [(Steady, 25.0), (Idle, 10.0), (Steady, 25.0)]);
 }
 
+/// 3 s of steps in two samples were taken for 10 s with GPUs that are idle for 70 % of the time.
+#[test]
+fn training_of_a_moment_in_two_samples_is_as_long_as_its_kernels_run() {
+    let rounded = |run: &[Cell]| -> Vec<_> {
+        kinds(run).into_iter().map(|(kind, seconds)| (kind, seconds.round())).collect()
+    };
+    let moment = alike(&[(quiet(), 2), (partly(0.3), 2), (quiet(), 2)]);
+    assert_eq!(rounded(&moment), [(StartUp, 14.0), (Steady, 3.0), (Tail, 14.0)]);
+    // The same work at the end of the run, and the small kernels of an initialisation before it.
+    assert_eq!(rounded(&alike(&[(quiet(), 2), (partly(0.3), 2)])), [(StartUp, 14.0), (Steady, 3.0)]);
+    let blip = alike(&[(quiet(), 1), (partly(0.05), 1), (partly(0.3), 2), (quiet(), 2)]);
+    assert_eq!(rounded(&blip), [(StartUp, 14.0), (Steady, 3.0), (Tail, 14.0)]);
+    // Steps beside them show that GPUs work no more than that.
+    let slow = alike(&[(quiet(), 2), (partly(0.1), 1), (partly(0.3), 2), (quiet(), 2)]);
+    assert_eq!(rounded(&slow), [(StartUp, 15.0), (Steady, 10.0), (Tail, 10.0)]);
+    let three = alike(&[(quiet(), 2), (partly(0.3), 3), (quiet(), 2)]);
+    assert_eq!(rounded(&three), [(StartUp, 10.0), (Steady, 15.0), (Tail, 10.0)]);
+    // Full samples are full.
+    assert_eq!(rounded(&alike(&[(quiet(), 2), (trains(), 2)])), [(StartUp, 10.0), (Steady, 10.0)]);
+}
+
 /// A job that is ended soon after it began to train. The first sample may be the longer one by some milliseconds.
 #[test]
 fn of_two_samples_the_second_one_shows_the_level() {
