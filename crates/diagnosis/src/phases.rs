@@ -81,8 +81,11 @@ pub(crate) mod tests {
             _ => None,
         };
         for gpu in &mut usage.gpus {
-            gpu.counters =
-                GpuCounters::from_fn(|field| place(field).map_or(Reading::Unsupported, |at| flat(all[at])));
+            gpu.counters = GpuCounters::from_fn(|field| match (place(field), field) {
+                (Some(at), _) => flat(all[at]),
+                (None, GpuField::PcieTx | GpuField::PcieRx) => flat(0.0),
+                _ => Reading::Unsupported,
+            });
         }
         usage.host.cpu_cores = flat(31.0);
         let mut start = node.start;
@@ -93,8 +96,10 @@ pub(crate) mod tests {
         });
         let list = list.collect();
         let gpu = TrainingGpu {
-            counters: GpuCounters::from_fn(|field| {
-                place(field).map_or(Reading::Unsupported, |at| Reading::Known(training[at]))
+            counters: GpuCounters::from_fn(|field| match (place(field), field) {
+                (Some(at), _) => Reading::Known(training[at]),
+                (None, GpuField::PcieTx | GpuField::PcieRx) => Reading::Known(0.0),
+                _ => Reading::Unsupported,
             }),
             busy_clock_mhz: Reading::Known(1700.0),
             tensor_fraction: Reading::Known(training[2] / 100.0),
