@@ -4,7 +4,7 @@ use railgate_model::{ProcessExit, UnixMillis};
 use railgate_node_report::comm::{Communicator, LastOp, newest_launch, numbered};
 use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::plain::{clock, float, span};
-use railgate_node_report::{Hang, HangKind};
+use railgate_node_report::{Hang, HangKind, Usage};
 
 use crate::facts::{Facts, Outcome, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -23,7 +23,7 @@ almost no memory traffic, as NCCL's do while they wait, and no GPU of the node w
 none while a rank saves a checkpoint.",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that ends early on purpose while others
-continue. Without the plugin the rank is not known unless its process ended.",
+continue. While GPUs work, as GPM shows, a program that reports no step does something else. Without the plugin the rank is not known unless its process ended.",
     fix: "check that rank's log and stack; suspect its node first if the node had an error",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -46,6 +46,9 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let named =
         || gone(facts).map(|gone| gone.told(facts)).or_else(|| guarded(facts).map(|one| one.told(facts)));
     let mut found = named().or_else(|| behind(facts)).unwrap_or_else(|| {
+        if facts.alone() {
+            return Found::new("low", String::new(), "its only rank stopped".to_owned());
+        }
         let what = "the rank that the others waited for is not known".to_owned();
         let fix = Some("load NCCL's profiler plugin: it names the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
@@ -74,7 +77,8 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
     let last_op = || newest_launch(facts.communicators_last().map(|(_, one)| one));
-    let since = last.or_else(last_op)?;
+    // The last part of a program may report no steps, and CUDA graphs replay operations that NCCL does not see.
+    let since = last.or_else(last_op)?.max(worked_until(facts).unwrap_or(0));
     let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect())
         .unwrap_or(set.assumed_step.seconds());
     let seconds = float(end.saturating_sub(since)) / 1000.0;
@@ -171,6 +175,14 @@ fn gone<'a>(facts: &Facts<'a>) -> Option<Gone<'a>> {
         seconds: float(end.saturating_sub(time)) / 1000.0,
         others,
     })
+}
+
+/// When the GPUs of a node worked last, as samples show; `None` without GPM, where a GPU that waits looks as if it worked.
+fn worked_until(facts: &Facts<'_>) -> Option<UnixMillis> {
+    let tells = |usage: &&Usage| usage.gpus.iter().all(|gpu| gpu.counters.tensor_percent.known().is_some());
+    let usages = facts.nodes.iter().filter_map(|node| node.usage.as_ref()).filter(tells);
+    let phases = usages.filter_map(|usage| usage.phases.as_ref()).flat_map(|phases| &phases.list);
+    phases.filter(|phase| phase.kind.is_training()).map(|phase| phase.end).max()
 }
 
 /// Whether samples show the GPUs of a node at work when the job ended.
@@ -325,6 +337,46 @@ mod tests {
 
     fn communicators(nodes: &mut [NodeReport]) -> impl Iterator<Item = &mut Communicator> {
         nodes.iter_mut().flat_map(|node| &mut node.communication.as_mut().unwrap().communicators)
+    }
+
+    /// A program that evaluates at its end, and reports no steps there, is cut off by its time limit.
+    #[test]
+    fn gpus_that_work_without_steps_do_not_hang() {
+        let mut nodes = parts_with(&[Plant::Hang]);
+        nodes.iter_mut().for_each(|node| node.communication = None);
+        let said = |nodes: &[NodeReport]| {
+            let found = find(&Facts::new(nodes, nodes[0].end, Outcome::CutOff, None));
+            found.into_iter().map(|one| one.what).collect::<Vec<_>>()
+        };
+        let stopped =
+            ["no step for 10 min 00 s before the end: the rank that the others waited for is not known"];
+        assert_eq!(said(&nodes), stopped);
+        let end = nodes[0].end.unwrap();
+        let works_until = |nodes: &mut [NodeReport], until| {
+            let phase = Phase { kind: PhaseKind::Steady, start: nodes[0].start, end: until, start_number: 0 };
+            let usage = nodes[0].usage.as_mut().unwrap();
+            usage.phases = Some(Phases { list: vec![phase], ..Phases::default() });
+        };
+        works_until(&mut nodes, end - 60_000);
+        assert_eq!(said(&nodes), [""; 0]);
+        works_until(&mut nodes, end - 300_000);
+        let later =
+            ["no step for 5 min 00 s before the end: the rank that the others waited for is not known"];
+        assert_eq!(said(&nodes), later);
+        // Without GPM a GPU that waits in NCCL looks as if it worked.
+        works_until(&mut nodes, end);
+        let gpus = nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus);
+        gpus.for_each(|gpu| gpu.counters.tensor_percent = railgate_model::Reading::Unsupported);
+        assert_eq!(said(&nodes), stopped);
+        // A job of one GPU has no others.
+        nodes.truncate(1);
+        let node = &mut nodes[0];
+        node.job.nodelist = node.node.clone();
+        node.usage.as_mut().unwrap().gpus.truncate(1);
+        let told = node.application.as_mut().unwrap();
+        told.ranks.truncate(1);
+        told.ranks[0].world = Some(1);
+        assert_eq!(said(&nodes), ["no step for 10 min 00 s before the end: its only rank stopped"]);
     }
 
     /// PyTorch on two H200s: the watchdog aborted the communicator of the waiting rank and ended the job.
