@@ -208,6 +208,16 @@ impl<'a> Facts<'a> {
         median(known.collect()).filter(|_| self.in_training)
     }
 
+    /// Whether idle GPUs show how fast the job was: what a program did before it failed is no loss of speed, and a job that was cut off
+    /// may have hung before, which only the phases take off.
+    pub(super) fn show_speed(&self) -> bool {
+        match self.outcome {
+            Outcome::Good => true,
+            Outcome::CutOff => self.in_training,
+            Outcome::Failed => false,
+        }
+    }
+
     /// The same facts with other thresholds.
     pub(super) fn under(self, rules: &'a Rules) -> Self {
         Facts { rules, ..self }

@@ -2,7 +2,7 @@ use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
 use super::{RULES, hang};
-use crate::facts::{Facts, Outcome, Unit, busy, mean_of, median};
+use crate::facts::{Facts, Unit, busy, mean_of, median};
 use crate::host_time::{HostTime, of_all, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -47,7 +47,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Reading::Known(busy) = facts.mean_where(used, busy) else { return Vec::new() };
     let set = &facts.rules.host_bound;
     if facts.training_s().is_none_or(|seconds| seconds < set.least.seconds())
-        || facts.outcome != Outcome::Good
+        || !facts.show_speed()
         || busy > set.busy_percent.get()
         || hang::stood_still(facts).is_some()
         || RULES.iter().any(|rule| rule.explains_idle && !(rule.find)(facts).is_empty())

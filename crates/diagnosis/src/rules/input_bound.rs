@@ -11,7 +11,8 @@ pub(crate) const RULE: Rule = Rule {
     about: "GPUs are idle because the input of the next step is not ready",
     class: Class::Application,
     evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
-a report: idle GPUs on nodes where processes wait for disks (I/O pressure), almost all of the job's cores are in use, or the GPUs'
+a report: idle GPUs on nodes where processes wait for disks (I/O pressure, where
+copies off the GPUs are known), almost all of the job's cores are in use, or the GPUs'
 processes sleep while other processes of the job, their data loaders, compute: medium confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
     why: "allocated GPUs wait for the data loaders.",
     look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the

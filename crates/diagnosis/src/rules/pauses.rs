@@ -1,7 +1,7 @@
 use railgate_node_report::phases::PhaseKind;
 
 use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
-use crate::facts::{Facts, Outcome, busy, median};
+use crate::facts::{Facts, busy, median};
 use crate::host_time::{HostTime, Pauses, in_phases, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -47,7 +47,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     if paused_s < set.share_percent.share() * (seconds + idle_s)
         || count < set.count.get()
         || paused_s < set.mean_s.get() * count
-        || facts.outcome != Outcome::Good
+        || !facts.show_speed()
         || hang::stood_still(facts).is_some()
         || known.iter().any(|rule| !rule(facts).is_empty())
     {

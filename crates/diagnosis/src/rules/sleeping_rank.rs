@@ -3,7 +3,7 @@ use railgate_model::Reading;
 use super::hang::stood_still;
 use super::idle_gpus::is_unused;
 use super::{cpu_contention, pausing_rank, slow_clock};
-use crate::facts::{Facts, Outcome, Unit, busy, median};
+use crate::facts::{Facts, Unit, busy, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -125,7 +125,7 @@ fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
 fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     // In a hang all GPUs but one are busy; without the program's report that cannot be distinguished from
     // lateness.
-    if facts.outcome != Outcome::Good && facts.reporting().next().is_none() {
+    if !facts.show_speed() && facts.reporting().next().is_none() {
         return Vec::new();
     }
     let known: Vec<(&Unit<'_>, f64)> = facts
@@ -151,6 +151,7 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::Outcome;
     use crate::simulator;
 
     /// Its pauses explain the wait, so it is not late in every step.
