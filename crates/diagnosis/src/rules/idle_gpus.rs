@@ -22,7 +22,8 @@ ended well. Idle GPUs: every GPU of the job is without a
 kernel for most of the time. Idle at the end: a job that did not end well ran no kernel on any GPU for its last minutes, or a job that
 ended well ran none for a large part of its time after the last one. Idle in between: no GPU worked in whole samples between two times
 of work, and these and the end are a large part of the time.
-Low use: kernels run for a small share of the time, and no rule knows a more specific cause.
+Low use: kernels run for a small share of the time, and no rule knows a more specific cause. Idle at the start: the start-up of a job
+that did not fail is a large part of the time, and more than half of what the GPUs are idle.
 Suspended time, time in which the user paused the sampler (`railgate yield`) and time without samples do not count as idle; a job of
 which more than a fifth was not sampled is not judged.",
     why: "no other job can use these GPUs, and they count towards the account's share. The finding states the idle GPU-hours.",
@@ -47,6 +48,7 @@ thresholds! {
     end: Time(120), 5 to 604800, "time", "idle at the end: no kernel on any GPU for at least this long before the end of a job that did not end well";
     tail: Time(20), 5 to 604800, "time", "or of a job that ended well: for at least this long, at the end or with the time in between";
     tail_percent: Number(20.0), 1.0 to 100.0, "%", "and at least this share of the time";
+    start: Time(600), 5 to 604800, "time", "idle at the start: the start-up takes at least this long, and `tail_percent` of the time";
     low_percent: Number(10.0), 0.0 to 100.0, "%", "low use: kernels run for at most this share of the time, over all GPUs; a GPU works if they run for more";
 }
 
@@ -58,6 +60,8 @@ const COVERED: f64 = 0.8;
 const MOST_NAMES: usize = 4;
 const TAIL_FIX: &str = "look at what the program does after its last step (upload, conversion, waiting), and do it in a job without GPUs";
 const BETWEEN_FIX: &str = "look at what the program does then (evaluation on the CPU, waiting for a person or a service), or divide the job there";
+const START_FIX: &str = "look at what the program does before its first step (downloads, data, compilation): do it in a job without GPUs, and keep its \
+    results for the next job";
 const LOW_FIX: &str = "find what the GPUs wait for (`py-spy dump --pid PID`; railgate.step() and railgate.waiting() in the loop), or ask for fewer GPUs";
 const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
 
@@ -139,6 +143,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let at_the_end = || at_the_end(facts, &gpus).filter(|_| !has_another_cause(facts));
     let in_between = || in_between(facts, &gpus).filter(|_| !has_another_cause(facts));
     let found = unused(facts, &gpus)
+        .or_else(|| at_the_start(facts, &gpus))
         .or_else(|| if long { other() } else { none_used(facts, &gpus) })
         .or_else(at_the_end)
         .or_else(in_between);
@@ -224,6 +229,36 @@ fn none_used(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     Some((Found { fix: Some(UNUSED_FIX), ..Found::new("high", String::new(), what) }, idle_s))
 }
 
+/// The start-up is a large part of the time, and of what the GPUs are idle. Causes that other rules find are of the training, so that
+/// they do not explain it.
+fn at_the_start(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+    let set = &facts.rules.idle_gpus;
+    let (start_s, _) = in_phases(facts, PhaseKind::StartUp);
+    let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
+    let long = start_s >= set.start.seconds().max(set.tail_percent.share() * whole_s);
+    // A start-up may have kernels of its own, as while a compiler measures them.
+    let (between_s, tail_s) = (in_phases(facts, PhaseKind::Idle).0, in_phases(facts, PhaseKind::Tail).0);
+    let idle_s = |gpu: &Gpu<'_>| (gpu.idle.idle_s - between_s - tail_s).clamp(0.0, start_s);
+    let mostly = |gpu: &Gpu<'_>| idle_s(gpu) >= 0.5 * start_s.max(gpu.without_kernel_s());
+    if facts.outcome == Outcome::Failed || !long || !has_trained(facts) || !gpus.iter().all(mostly) {
+        return None;
+    }
+    let all_s: f64 = gpus.iter().map(idle_s).sum();
+    let what = format!(
+        "its start-up took {} of {}, and {} no kernel in most of it: {} GPU-hours idle",
+        span(start_s),
+        span(whole_s),
+        if gpus.len() == 1 { "the GPU ran".to_owned() } else { format!("{} ran", gpus_text(gpus.len())) },
+        hours(all_s)
+    );
+    Some((Found { fix: Some(START_FIX), ..Found::new("high", String::new(), what) }, all_s))
+}
+
+/// Whether the job trained for a part of its time.
+fn has_trained(facts: &Facts<'_>) -> bool {
+    PhaseKind::ALL.into_iter().any(|kind| kind.is_training() && in_phases(facts, kind).0 > 0.0)
+}
+
 /// No GPU runs a kernel for most of the time.
 fn asleep(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     let set = &facts.rules.idle_gpus;
@@ -290,14 +325,18 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
 /// No kernel on any GPU in a few long stretches between its work, and after it. Many are `pauses`.
 fn in_between(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     let (between_s, count) = in_phases(facts, PhaseKind::Idle);
-    let (tail_s, _) = in_phases(facts, PhaseKind::Tail);
-    let mut training = PhaseKind::ALL.into_iter().filter(|kind| kind.is_training());
-    let worked = training.any(|kind| in_phases(facts, kind).0 > 0.0);
+    // The end of a job that was cut off may be a hang.
+    let tail_s = if facts.outcome == Outcome::Good { in_phases(facts, PhaseKind::Tail).0 } else { 0.0 };
     let set = &facts.rules.idle_gpus;
     let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
     let least_s = set.tail.seconds().max(set.tail_percent.share() * whole_s);
     let several = count >= facts.rules.pauses.count.get();
-    if facts.outcome != Outcome::Good || !worked || several || count < 1.0 || between_s + tail_s < least_s {
+    if facts.outcome == Outcome::Failed
+        || !has_trained(facts)
+        || several
+        || count < 1.0
+        || between_s + tail_s < least_s
+    {
         return None;
     }
     let idle_s = (between_s + tail_s) * float(u64::try_from(gpus.len()).unwrap_or(u64::MAX));
@@ -495,6 +534,45 @@ mod tests {
         let pauses =
             [(Steady, 60), (Idle, 30), (Steady, 60), (Idle, 30), (Steady, 60), (Idle, 30), (Steady, 60)];
         assert_eq!(of(&pauses, Outcome::Good), []);
+    }
+
+    /// Ten minutes of preparation on the CPU before a training of half a minute: the job was told to end when its work is done.
+    #[test]
+    fn a_long_start_up_is_named_before_low_use() {
+        use PhaseKind::{Idle, StartUp, Steady, Tail};
+        let good = [99.0, 92.0, 60.0, 30.0];
+        let of = |phases: &[(PhaseKind, u64)], in_start_up_s: u64, outcome| {
+            let of_kind = |of: fn(PhaseKind) -> bool| -> u64 {
+                phases.iter().filter(|(kind, _)| of(*kind)).map(|(_, seconds)| *seconds).sum()
+            };
+            let (all, trained) = (of_kind(|_| true), of_kind(PhaseKind::is_training));
+            let idle = in_start_up_s + of_kind(|kind| matches!(kind, Idle | Tail));
+            let busy = 100.0 * float(trained) / float(all);
+            let mut nodes = crate::phases::tests::silent(phases, [busy, busy, 1.0, 1.0], good);
+            for gpu in usages(&mut nodes).flat_map(|usage| &mut usage.gpus) {
+                gpu.idle = Reading::Known(IdleTime { over_s: float(all), idle_s: float(idle), since: None });
+            }
+            let found = find(&Facts::new(&nodes, nodes[0].end, outcome, None));
+            found.into_iter().map(|one| (one.what, one.costs.unwrap())).collect::<Vec<_>>()
+        };
+        let long = [(StartUp, 620), (Steady, 30)];
+        let told = of(&long, 600, Outcome::Good);
+        let [(what, costs)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(
+            what,
+            "its start-up took 10 min 20 s of 10 min 50 s, and 2 GPUs ran no kernel in most of it: 0.3 GPU-hours idle"
+        );
+        assert!((costs - 600.0 / 650.0).abs() < 1e-9, "{costs}");
+        assert_eq!(
+            of(&long, 600, Outcome::Failed).iter().filter(|(what, _)| what.contains("start-up")).count(),
+            0
+        );
+        // Less than ten minutes, less than a fifth of the time, a start-up with kernels, and a job that idles longer later.
+        assert_eq!(of(&[(StartUp, 590), (Steady, 300)], 590, Outcome::Good), []);
+        assert_eq!(of(&[(StartUp, 620), (Steady, 3000)], 620, Outcome::Good), []);
+        assert_eq!(of(&[(StartUp, 620), (Steady, 300)], 200, Outcome::Good), []);
+        let later = of(&[(StartUp, 620), (Steady, 30), (Tail, 900)], 600, Outcome::Good);
+        assert!(later.iter().all(|(what, _)| !what.contains("start-up")), "{later:?}");
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use railgate_model::Reading;
 use railgate_node_report::NodeReport;
-use railgate_node_report::usage::Spread;
+use railgate_node_report::phases::PhaseKind;
+use railgate_node_report::usage::{IdleTime, Spread};
 use serde_json::json;
 
 use super::RULES;
@@ -83,7 +84,7 @@ fn saves() -> Vec<NodeReport> {
 
 /// Two saves of 30 s between 180 s of good training.
 fn saves_for_long() -> Vec<NodeReport> {
-    use railgate_node_report::phases::PhaseKind::{Saving, Steady};
+    use PhaseKind::{Saving, Steady};
     let good = [99.0, 92.0, 60.0, 30.0];
     silent_phases(&[(Steady, 60), (Saving, 30), (Steady, 60), (Saving, 30), (Steady, 60)], good, good)
 }
@@ -104,7 +105,6 @@ fn saves_silently() -> Vec<NodeReport> {
 
 /// A silent job whose GPUs run no kernel for 61 % of the training.
 fn half_idle() -> Vec<NodeReport> {
-    use railgate_node_report::phases::PhaseKind;
     let idle = [39.0, 34.0, 11.0, 22.0];
     silent_phases(&[(PhaseKind::StartUp, 15), (PhaseKind::Steady, 20)], idle, idle)
 }
@@ -237,11 +237,7 @@ fn one_unused() -> Vec<NodeReport> {
     nodes.retain(|node| node.usage.as_ref().unwrap().gpus.len() > 4);
     for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
         let over_s = 32.0;
-        gpu.idle = gpu.idle.clone().map(|idle| railgate_node_report::usage::IdleTime {
-            over_s,
-            idle_s: idle.idle_s.min(over_s),
-            ..idle
-        });
+        gpu.idle = gpu.idle.clone().map(|idle| IdleTime { over_s, idle_s: idle.idle_s.min(over_s), ..idle });
     }
     nodes[0].usage.as_mut().unwrap().coverage.sampled_s = 32.0;
     nodes
@@ -264,7 +260,6 @@ fn another_pauses_too() -> Vec<NodeReport> {
 
 /// A silent job whose GPUs wait for 85 s before its end.
 fn waits_to_the_end() -> Vec<NodeReport> {
-    use railgate_node_report::phases::PhaseKind;
     let phases = [(PhaseKind::Steady, 20), (PhaseKind::Stalled, 85)];
     let mut nodes = silent_phases(&phases, [99.0, 30.0, 12.0, 6.0], [99.0, 92.0, 60.0, 30.0]);
     nodes[0].exit = Some(railgate_node_report::Exit { status: 256, derived: None });
@@ -273,7 +268,6 @@ fn waits_to_the_end() -> Vec<NodeReport> {
 
 /// A silent job that ran no kernel for 85 s before it was cancelled.
 fn idles_to_the_end() -> Vec<NodeReport> {
-    use railgate_node_report::phases::PhaseKind;
     let phases = [(PhaseKind::Steady, 20), (PhaseKind::Tail, 85)];
     let mut nodes = silent_phases(&phases, [19.0, 6.0, 2.0, 1.0], [99.0, 92.0, 60.0, 30.0]);
     nodes[0].exit = Some(railgate_node_report::Exit { status: 256, derived: None });
@@ -281,8 +275,7 @@ fn idles_to_the_end() -> Vec<NodeReport> {
     let usage = nodes[0].usage.as_mut().unwrap();
     usage.host.cpu_cores = flat(4.0);
     for gpu in &mut usage.gpus {
-        gpu.idle =
-            Reading::Known(railgate_node_report::usage::IdleTime { over_s: 105.0, idle_s: 85.0, since });
+        gpu.idle = Reading::Known(IdleTime { over_s: 105.0, idle_s: 85.0, since });
     }
     nodes
 }
@@ -291,6 +284,16 @@ fn idles_to_the_end() -> Vec<NodeReport> {
 fn idles_after_its_work() -> Vec<NodeReport> {
     let mut nodes = idles_to_the_end();
     nodes[0].exit = None;
+    nodes
+}
+
+/// A start-up of 15 minutes without a kernel, and ten minutes of training.
+fn starts_for_long() -> Vec<NodeReport> {
+    let phases = [(PhaseKind::StartUp, 900), (PhaseKind::Steady, 600)];
+    let mut nodes = silent_phases(&phases, [40.0; 4], [99.0, 92.0, 60.0, 30.0]);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        gpu.idle = Reading::Known(IdleTime { over_s: 1500.0, idle_s: 900.0, since: None });
+    }
     nodes
 }
 
@@ -380,6 +383,7 @@ const ROWS: &[Row] = &[
     ("idle-gpus", "end", idles_to_the_end, "for the last 1 min 25 s", 84.0, 86.0),
     ("idle-gpus", "tail", idles_after_its_work, "for the last 1 min 25 s", 84.0, 86.0),
     ("idle-gpus", "tail_percent", idles_after_its_work, "for the last 1 min 25 s", 80.9, 81.0),
+    ("idle-gpus", "start", starts_for_long, "its start-up took 15 min 00 s of 25 min 00 s", 899.0, 901.0),
     ("idle-gpus", "low_percent", || only(Plant::LowUse), "used them", 7.2, 6.8),
 ];
 
