@@ -69,6 +69,10 @@ impl fmt::Display for Outcome {
     }
 }
 
+fn matches(pattern: Option<&String>, text: &str) -> Result<bool> {
+    Ok(pattern.map(|pattern| Regex::new(pattern)).transpose()?.is_some_and(|one| one.is_match(text)))
+}
+
 impl Kind {
     /// The regular expressions are valid.
     pub(crate) fn check(&self) -> Result<()> {
@@ -82,12 +86,14 @@ impl Kind {
         Ok(())
     }
 
+    /// Whether the report advises what cannot help.
+    pub(crate) fn forbids(&self, said: &Said) -> Result<bool> {
+        matches(self.never.as_ref(), &said.advice)
+    }
+
     /// Compares what a report says with what it must say. `lost`: the truth, seconds.
     pub(crate) fn outcome(&self, said: &Said, lost: Option<f64>) -> Result<Outcome> {
-        let matches = |pattern: Option<&String>, text: &str| -> Result<bool> {
-            Ok(pattern.map(|pattern| Regex::new(pattern)).transpose()?.is_some_and(|one| one.is_match(text)))
-        };
-        if said.ended != self.ended || matches(self.never.as_ref(), &said.advice)? {
+        if said.ended != self.ended || self.forbids(said)? {
             return Ok(Outcome::Wrong);
         }
         if matches(Some(&self.right), &said.first)? {

@@ -11,7 +11,7 @@ use railgate_node_report::application::read as read_rank;
 use railgate_node_report::comm::{Communication, gather};
 use railgate_node_report::usage::format::{Head, Record};
 use railgate_node_report::usage::{GpuFigures, Sample, timeline};
-use railgate_node_report::{Application, JobLog, NodeReport};
+use railgate_node_report::{Application, JobLog, NodeReport, SlurmView};
 use railgate_rankfile::RankFile;
 use railgate_report::{JobReport, text};
 use railgate_store::{Parts, ReportConfig};
@@ -152,6 +152,10 @@ impl Recording {
 
     /// The same with another report of the node.
     fn report_with(&self, node: NodeReport) -> Result<JobReport> {
+        self.merged(node, optional(&self.0.join("slurm.json"))?)
+    }
+
+    fn merged(&self, node: NodeReport, slurm: Option<SlurmView>) -> Result<JobReport> {
         let (cluster, job) = (node.cluster.clone(), node.job.id);
         let parts = Parts {
             logs: self.log(&node)?.into_iter().collect(),
@@ -160,9 +164,17 @@ impl Recording {
             ends: optional(&self.0.join("slurm-end.json"))?.into_iter().collect(),
             ..Parts::default()
         };
-        let slurm = optional(&self.0.join("slurm.json"))?;
         let expand = |list: &str| Some(vec![list.to_owned()]);
         Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
+    }
+
+    /// What the report says if Slurm ended the job with this state; `None` if it did not end well.
+    pub(crate) fn said_ended(&self, state: &str) -> Result<Option<Said>> {
+        let slurm: Option<serde_json::Value> = optional(&self.0.join("slurm.json"))?;
+        let Some(mut slurm) = slurm.filter(|slurm| slurm["state"] == "COMPLETED") else { return Ok(None) };
+        slurm["state"] = state.into();
+        let report = self.merged(self.node()?, Some(serde_json::from_value(slurm)?))?;
+        Ok(Some(said(&report)?))
     }
 
     /// What the report says of a job with other samples than those of this recording, which `change` makes of them, and of another interval
