@@ -7,6 +7,7 @@ use railgate_node_report::usage::{GpuUsage, Spread};
 use railgate_node_report::{NodeReport, Usage};
 
 use super::Rules;
+use super::dependence::ranks_depend;
 use super::ends::{RankEnd, rank_ends};
 
 /// How an attempt ended.
@@ -35,6 +36,8 @@ pub(crate) struct Facts<'a> {
     /// Whether `usages` and `units` have the figures of the training only, on at least one node.
     in_training: bool,
     pub(super) world: Option<u32>,
+    /// Whether the ranks are known to wait for each other.
+    pub(super) ranks_depend: bool,
     /// Rank in the job by process, from NCCL.
     job_ranks: BTreeMap<OneProcess<'a>, u32>,
     /// The newest start of the step: a launcher may start it several times inside one attempt. Ranks of earlier starts have ended,
@@ -163,6 +166,7 @@ impl<'a> Facts<'a> {
         let world = told.flat_map(|told| &told.ranks).filter_map(|rank| rank.world).max();
         let world = world.or_else(|| communicators.iter().map(|(_, one)| one.size).max());
         let usages = nodes.iter().filter_map(|node| node.usage.as_ref()).collect();
+        let ranks_depend = ranks_depend(&units, &communicators);
         Facts {
             nodes,
             rules: &Rules::DEFAULT,
@@ -172,6 +176,7 @@ impl<'a> Facts<'a> {
             units,
             usages,
             in_training: false,
+            ranks_depend,
             world,
             last_start,
             ends: rank_ends(nodes, last_start),

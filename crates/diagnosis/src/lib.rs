@@ -4,6 +4,7 @@
 //! its result is unknown, never zero and never "healthy".
 
 mod catalogue;
+mod dependence;
 mod ends;
 mod facts;
 mod goodput;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use railgate_joblog::{Log, first_error};
-use railgate_model::UnixMillis;
+use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::application::read as read_rank;
 use railgate_node_report::comm::{Communication, gather};
-use railgate_node_report::usage::format::{Head, Record};
-use railgate_node_report::usage::{GpuFigures, Sample, timeline};
-use railgate_node_report::{Application, JobLog, NodeReport, SlurmView};
+use railgate_node_report::usage::format::{Head, HeadGpu, Record};
+use railgate_node_report::usage::{Field as _, GpuFigures, HostField, Sample, timeline};
+use railgate_node_report::{Application, GpuUse, JobLog, NodeReport, SlurmView};
 use railgate_rankfile::RankFile;
 use railgate_report::{JobReport, text};
 use railgate_store::{Parts, ReportConfig};
@@ -187,20 +187,64 @@ impl Recording {
         let Ok(bytes) = fs::read(self.0.join("samples")) else { return Ok(None) };
         let (head, samples) = timeline(&bytes).context("no head")?;
         let Some(samples) = change(&samples) else { return Ok(None) };
+        Ok(Some(said(&self.report_of(Head { interval_s, ..head }, samples, |_| ())?)?))
+    }
+
+    /// The report with other samples, and a change of the node report.
+    fn report_of(
+        &self,
+        head: Head,
+        samples: Vec<Sample>,
+        change: impl FnOnce(&mut NodeReport),
+    ) -> Result<JobReport> {
         let end = samples.last().context("no sample")?.end();
         // Written with the fields of today, which are more than those of old recordings.
         let now = Head::new(&head.node, head.job, head.attempt);
         let (gpu_fields, rail_fields, host_fields) = (now.gpu_fields, now.rail_fields, now.host_fields);
-        let head = Head { interval_s, gpu_fields, rail_fields, host_fields, ..head };
+        let head = Head { gpu_fields, rail_fields, host_fields, ..head };
         let mut stream = Vec::new();
         for record in std::iter::once(Record::Head(head)).chain(samples.into_iter().map(Record::Sample)) {
             record.write(&mut stream).map_err(anyhow::Error::msg)?;
         }
         let mut node: NodeReport = optional(&self.0.join("node.json"))?.context("a node report")?;
         node.end = Some(end);
+        change(&mut node);
         node.add_usage(&[&stream], end, &GpuFigures::default());
         self.add_files(&mut node)?;
-        Ok(Some(said(&self.report_with(node)?)?))
+        self.report_with(node)
+    }
+
+    /// What the report says of a job whose second GPU runs the program of another recording, without knowing of the first one.
+    pub(crate) fn said_beside(&self, other: &Recording) -> Result<Option<Said>> {
+        let read = |one: &Recording| fs::read(one.0.join("samples"));
+        let (Ok(first), Ok(second)) = (read(self), read(other)) else { return Ok(None) };
+        let (Some((head, first)), Some((beside, second))) = (timeline(&first), timeline(&second)) else {
+            return Ok(None);
+        };
+        if head.gpus.len() != 1 || beside.gpus.len() != 1 {
+            return Ok(None);
+        }
+        let mut samples = Vec::new();
+        for (mut one, two) in first.into_iter().zip(second) {
+            one.gpus.extend(two.gpus);
+            for field in HostField::ALL.iter().copied() {
+                let values = one.host.mean(field).zip(two.host.mean(field));
+                let is_share = field.name().ends_with("percent");
+                one.host.put(field, values.map(|(a, b)| if is_share { a.max(b) } else { a + b }));
+            }
+            samples.push(one);
+        }
+        let mut gpus = head.gpus.clone();
+        let uuid = "GPU-1".to_owned();
+        gpus.extend(beside.gpus.into_iter().map(|gpu| HeadGpu { index: 1, uuid: uuid.clone(), ..gpu }));
+        let report = self.report_of(Head { gpus, ..head }, samples, |node| {
+            node.gpus.extend(node.gpus.first().cloned().map(|gpu| GpuUse {
+                index: 1,
+                uuid: Reading::Known(uuid),
+                ..gpu
+            }));
+        })?;
+        Ok(Some(said(&report)?))
     }
 
     /// Seconds that the program lost by what was planted: of the rank that lost most.

@@ -1,5 +1,5 @@
 //! Variants of the recorded jobs: ended early, with samples missing, sampled half as often, training or starting for much longer, or on
-//! a machine that lacks some of the counters. A report may be silent about such a job, and must not give advice that is wrong for the
+//! a machine that lacks some of the counters, cut off, or beside another program in one job. A report may be silent about such a job, and must not give advice that is wrong for the
 //! recorded one.
 
 use railgate_model::GpuField;
@@ -324,4 +324,30 @@ fn reports_of_jobs_that_were_cut_off_have_the_same_findings() {
         }
     }
     assert!(count > 0 && others.is_empty(), "{} of {count}:\n{}", others.len(), others.join("\n"));
+}
+
+/// A sweep in one job: a program with nothing to criticise on one GPU, and any other one beside it, which does not wait for the first.
+#[test]
+fn reports_of_two_programs_in_one_job_give_no_wrong_advice() {
+    let (kinds, all) = (kinds(), recordings());
+    let alone: Vec<_> = all.iter().filter(|(_, _, recording)| !recording.has_files()).collect();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in &alone {
+        let good = alone
+            .iter()
+            .filter(|(on, name, _)| on == gpu && ["plain", "forward-only"].contains(&name.as_str()));
+        let ended = recording.said().unwrap().ended;
+        for (_, beside, good) in good {
+            for (first, second) in [(good, recording), (recording, good)] {
+                let Some(said) = first.said_beside(second).unwrap() else { continue };
+                count += 1;
+                let said = Said { ended: ended.clone(), ..said };
+                if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong {
+                    wrong.push(format!("{gpu}/{name} and {beside}: {}", said.advice));
+                }
+            }
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} pairs of programs without wrong advice");
 }

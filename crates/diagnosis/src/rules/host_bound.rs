@@ -43,18 +43,22 @@ thresholds! {
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     // A GPU that no rank uses waits for nothing (`idle-gpus`).
-    let used = |unit: &Unit<'_>| !is_unused(facts, unit);
-    let Reading::Known(busy) = facts.mean_where(used, busy) else { return Vec::new() };
+    let is_used = |unit: &Unit<'_>| !is_unused(facts, unit);
+    let Reading::Known(percent) = facts.mean_where(is_used, busy) else { return Vec::new() };
     let set = &facts.rules.host_bound;
+    // One program of several may be at work while another one still starts.
+    let works = |unit: &Unit<'_>| {
+        unit.gpu.is_some_and(|gpu| busy(gpu).known().is_some_and(|percent| *percent > set.busy_percent.get()))
+    };
     if facts.training_s().is_none_or(|seconds| seconds < set.least.seconds())
         || !facts.show_speed()
-        || busy > set.busy_percent.get()
+        || used(facts).any(works)
         || hang::stood_still(facts).is_some()
         || RULES.iter().any(|rule| rule.explains_idle && !(rule.find)(facts).is_empty())
     {
         return Vec::new();
     }
-    let idle = (100.0 - busy) / 100.0;
+    let idle = (100.0 - percent) / 100.0;
     let of_process = of_all(facts).and_then(|all| {
         let of = |get: fn(&HostTime) -> f64| median(all.iter().map(|(_, host)| get(host)).collect());
         Some((of(HostTime::asleep)?, of(HostTime::computes)?))

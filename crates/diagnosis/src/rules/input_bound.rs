@@ -78,9 +78,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     if let Some(found) = loaders_compute(facts) {
         return vec![found];
     }
-    // Where copies off the GPUs are not known (MIG), disks may also be busy with a checkpoint.
-    let saves_are_known = facts.mean(|gpu| mean_of(&gpu.counters.pcie_tx_bytes_s)).known().is_some();
-    let why = if io > set.io_pressure_percent.get() && saves_are_known {
+    // Where copies off the GPUs are not known (MIG), or one of several programs saves, disks are perhaps busy with checkpoints.
+    let copies_are_known = facts.mean(|gpu| mean_of(&gpu.counters.pcie_tx_bytes_s)).known().is_some();
+    let saves = facts.units.iter().filter_map(|unit| unit.gpu).any(|gpu| saving::copies_off(facts, gpu));
+    let why = if io > set.io_pressure_percent.get() && copies_are_known && !saves {
         format!("at least one process waits for disks {io:.0} % of the time")
     } else if cpu > set.cores_percent.share() {
         format!("{:.0} % of the job's cores are busy", 100.0 * cpu)

@@ -16,7 +16,9 @@ Both together give high confidence, one alone medium.",
     why: "all other ranks wait in every step, and their GPUs look busy meanwhile.",
     look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that overlaps
 with computation: the GPU of such a rank runs kernels for as long as the others', and the rank is not reported. A job without any
-progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a quarter of the ranks are late, none is reported.",
+progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a quarter of the ranks are late, none is reported. Of
+several programs in one job, as in a sweep, none waits for another one: the rule needs NCCL's plugin, reports of the ranks or data over NVLink,
+which show that the ranks depend on each other.",
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -37,7 +39,7 @@ thresholds! {
 /// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     // A rank that stopped entirely is reported by `hang`.
-    if stood_still(facts).is_some() {
+    if !facts.ranks_depend || stood_still(facts).is_some() {
         return Vec::new();
     }
     let slow = slow_clock::find(facts);

@@ -15,7 +15,8 @@ pub(crate) const RULE: Rule = Rule {
 much speed as that GPU.",
     look_alikes: "a GPU that has more work than the others: under a power cap its clock is then lower (of three H200s the one
 with half of the batch kept its 1,980 MHz, and the two others ran at 1,670). Where the tensor pipes are counted, such a GPU is not
-reported. Where only its power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
+reported. Nor is one of several programs in a job, as in a sweep, unless heat or the power supply holds its clock down. Where only its
+power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
     fix: "exclude the node and have its power supply and cooling checked",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -52,6 +53,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             let (own, typical) = figure.beside_others(gpu)?;
             (typical > 0.0).then_some(own / typical)
         };
+        // Programs that do not wait for each other have different work, and clocks that the power cap allows for it.
+        if !facts.ranks_depend && (may_pay || reason.is_none()) {
+            continue;
+        }
         let worked = more(&work);
         if may_pay && worked.is_some_and(|times| times > more_work) {
             continue;
@@ -60,8 +65,9 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         let reason =
             reason.map(|(name, percent)| format!(" ({name} {percent:.0} % of the time)")).unwrap_or_default();
         let mut what = format!(
-            "{} runs at {mhz:.0} MHz, the others at {typical:.0} MHz{reason}: every step waits for it",
-            unit.name()
+            "{} runs at {mhz:.0} MHz, the others at {typical:.0} MHz{reason}{}",
+            unit.name(),
+            if facts.ranks_depend { ": every step waits for it" } else { "" }
         );
         let (mut confidence, mut fix) = ("high", None);
         if let Some(times) = drew {

@@ -24,6 +24,9 @@ thresholds! {
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
+    if !facts.ranks_depend {
+        return Vec::new();
+    }
     let off = facts.rules.uneven_work.off_percent.share();
     let ranks: Vec<Work> = facts.reporting().filter_map(|(unit, _)| Work::of(unit)).collect();
     let Some(typical) = median(ranks.iter().map(|rank| rank.per_step).collect()) else { return Vec::new() };
