@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(of(&pauses, Outcome::Good), []);
     }
 
-    /// Ten minutes of preparation on the CPU before a training of half a minute: the job was told to end when its work is done.
+    /// Ten minutes of preparation on the CPU before a training of half a minute: the advice was to end the job when its work is done.
     #[test]
     fn a_long_start_up_is_named_before_low_use() {
         use PhaseKind::{Idle, StartUp, Steady, Tail};
