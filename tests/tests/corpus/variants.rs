@@ -1,6 +1,6 @@
-//! Variants of the recorded jobs: ended early, with samples missing, sampled half as often, training or starting for much longer, or on
-//! a machine that lacks some of the counters, cut off, or beside another program in one job. A report may be silent about such a job, and must not give advice that is wrong for the
-//! recorded one.
+//! Variants of the recorded jobs: ended early, with samples missing, sampled half as often, training or starting for much longer, on
+//! a machine that lacks some of the counters, cut off, or beside another program in one job. A report may be silent about such a job,
+//! and must not give advice that is wrong for the recorded one.
 
 use railgate_model::GpuField;
 use railgate_node_report::usage::{Field, Fold, HostField, Sample, Values};
@@ -71,7 +71,7 @@ const VARIANTS: [Variant; 10] = [
         numbers: &[3, 10, 60],
         interval_s: 5.0,
         with_files: false,
-        also_right: Some("its start-up took"),
+        also_right: Some("the job's start-up took"),
     },
     Variant {
         what: "with so many times its last idle sample",
@@ -98,7 +98,7 @@ const VARIANTS: [Variant; 10] = [
         also_right: None,
     },
     Variant {
-        what: "without the counters of LACKS, in number",
+        what: "without a group of counters (LACKS), number",
         change: lacking,
         numbers: &[0, 1, 2, 3, 4, 5, 6],
         interval_s: 5.0,
@@ -136,8 +136,8 @@ const GPM: [GpuField; 19] = [
     GpuField::Fp32Work,
 ];
 
-/// GPM (all before Hopper, and MIG devices of some drivers); the driver's record of its utilisation; what other users' processes
-/// hide (`hidepid`); a container's cgroup; power; PCIe; and the pressure that a kernel keeps only with `psi=1`.
+/// GPM (before Hopper); the driver's record of its utilisation; the processes' CPU time (a kernel without scheduler statistics); the
+/// job's cgroup; power and clock; PCIe (MIG devices); pressure (a kernel without it).
 const LACKS: [Lack; 7] = [
     Lack { gpu: &GPM, host: &[] },
     Lack { gpu: &[GpuField::Paused, GpuField::Pauses], host: &[] },
@@ -274,7 +274,7 @@ fn lacking(samples: &[Sample], what: usize) -> Option<Vec<Sample>> {
 }
 
 #[test]
-fn reports_of_shorter_coarser_and_longer_jobs_give_no_wrong_advice() {
+fn reports_of_variants_give_no_wrong_advice() {
     let kinds = kinds();
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (gpu, name, recording) in recordings() {

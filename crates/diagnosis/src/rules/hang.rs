@@ -23,7 +23,8 @@ almost no memory traffic, as NCCL's do while they wait, and no GPU of the node w
 none while a rank saves a checkpoint.",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that ends early on purpose while others
-continue. While GPUs work, as GPM shows, a program that reports no step does something else. Without the plugin the rank is not known unless its process ended.",
+continue. While GPUs work, as GPM shows, a program that reports no step is taken to do something else: so does one whose kernel never ends,
+unless it is NCCL's. Without the plugin the rank is not known unless its process ended.",
     fix: "check that rank's log and stack; suspect its node first if the node had an error",
     thresholds: Settings::KEYS,
     line: Line::Verdict,

@@ -245,7 +245,7 @@ fn at_the_start(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     }
     let all_s: f64 = gpus.iter().map(idle_s).sum();
     let what = format!(
-        "its start-up took {} of {}, and {} no kernel in most of it: {} GPU-hours idle",
+        "the job's start-up took {} of {}, and {} no kernel in most of it: {} GPU-hours idle",
         span(start_s),
         span(whole_s),
         if gpus.len() == 1 { "the GPU ran".to_owned() } else { format!("{} ran", gpus_text(gpus.len())) },
@@ -560,7 +560,7 @@ mod tests {
         let [(what, costs)] = told.as_slice() else { panic!("{told:?}") };
         assert_eq!(
             what,
-            "its start-up took 10 min 20 s of 10 min 50 s, and 2 GPUs ran no kernel in most of it: 0.3 GPU-hours idle"
+            "the job's start-up took 10 min 20 s of 10 min 50 s, and 2 GPUs ran no kernel in most of it: 0.3 GPU-hours idle"
         );
         assert!((costs - 600.0 / 650.0).abs() < 1e-9, "{costs}");
         assert_eq!(

@@ -383,7 +383,14 @@ const ROWS: &[Row] = &[
     ("idle-gpus", "end", idles_to_the_end, "for the last 1 min 25 s", 84.0, 86.0),
     ("idle-gpus", "tail", idles_after_its_work, "for the last 1 min 25 s", 84.0, 86.0),
     ("idle-gpus", "tail_percent", idles_after_its_work, "for the last 1 min 25 s", 80.9, 81.0),
-    ("idle-gpus", "start", starts_for_long, "its start-up took 15 min 00 s of 25 min 00 s", 899.0, 901.0),
+    (
+        "idle-gpus",
+        "start",
+        starts_for_long,
+        "the job's start-up took 15 min 00 s of 25 min 00 s",
+        899.0,
+        901.0,
+    ),
     ("idle-gpus", "low_percent", || only(Plant::LowUse), "used them", 7.2, 6.8),
 ];
 

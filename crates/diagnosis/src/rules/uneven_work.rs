@@ -10,7 +10,8 @@ median of the ranks, each with at least two steps. Of two ranks, the one with le
 what the SMs of the ranks show: parts of a step, such as the optimizer, do not depend on the number of tokens.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
-differ, none is reported. Sequences of varying length even out over many steps.",
+differ, none is reported. Sequences of varying length even out over many steps. Several programs in one job, as in a sweep, do not wait
+for each other and are not judged.",
     fix: "give every rank the same number of tokens or samples per step",
     thresholds: Settings::KEYS,
     line: Line::Slow,
