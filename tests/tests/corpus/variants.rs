@@ -1,9 +1,9 @@
 //! Variants of the recorded jobs: ended early, with samples missing, sampled half as often, training or starting for much longer, on
-//! a machine that lacks some of the counters, cut off, or beside another program in one job. A report may be silent about such a job,
-//! and must not give advice that is wrong for the recorded one.
+//! a machine that lacks some of the counters or whose chips differ, cut off, or beside another program in one job. A report may be
+//! silent about such a job, and must not give advice that is wrong for the recorded one.
 
 use railgate_model::GpuField;
-use railgate_node_report::usage::{Field, Fold, HostField, Sample, Values};
+use railgate_node_report::usage::{Field, Fold, HostField, Sample, Value, Values};
 
 use crate::expect::Outcome;
 use crate::recording::Said;
@@ -24,7 +24,7 @@ struct Variant {
     also_right: Option<&'static str>,
 }
 
-const VARIANTS: [Variant; 10] = [
+const VARIANTS: [Variant; 11] = [
     Variant {
         what: "ended after so many tenths of it",
         change: ended_early,
@@ -79,7 +79,7 @@ const VARIANTS: [Variant; 10] = [
         numbers: &[3, 10],
         interval_s: 5.0,
         with_files: false,
-        also_right: None,
+        also_right: Some("no kernel ran on the GPU for the last"),
     },
     Variant {
         what: "with samples that begin so many tenths of one later",
@@ -101,6 +101,14 @@ const VARIANTS: [Variant; 10] = [
         what: "without a group of counters (LACKS), number",
         change: lacking,
         numbers: &[0, 1, 2, 3, 4, 5, 6],
+        interval_s: 5.0,
+        with_files: true,
+        also_right: None,
+    },
+    Variant {
+        what: "with a first chip that the power cap holds to so many percent less than the clock of the second one",
+        change: hotter_chip,
+        numbers: &[4, 8, 12],
         interval_s: 5.0,
         with_files: true,
         also_right: None,
@@ -271,6 +279,32 @@ fn lacking(samples: &[Sample], what: usize) -> Option<Vec<Sample>> {
         lose(&mut sample.host, lack.host);
     }
     Some(samples)
+}
+
+/// Of two healthy chips one needs more power for the same clock: it computes for longer, and the other waits for it.
+fn hotter_chip(samples: &[Sample], percent: usize) -> Option<Vec<Sample>> {
+    let part = 1.0 - f32::from(u8::try_from(percent).ok()?) / 100.0;
+    let mut samples = samples.to_vec();
+    for sample in samples.iter_mut().filter(|sample| works(sample)) {
+        let [first, second, ..] = &mut sample.gpus[..] else { return None };
+        let (Some(own), Some(other)) = (first.get(GpuField::SmClock), second.get(GpuField::SmClock)) else {
+            continue;
+        };
+        let slower = other.mean * part / own.mean;
+        for (field, factor) in
+            [(GpuField::SmClock, slower), (GpuField::Sm, 1.0 / slower), (GpuField::Tensor, 1.0 / slower)]
+        {
+            let changed = first.get(field).map(|value| even(value.mean * factor));
+            first.set(field, changed);
+        }
+        first.set(GpuField::PowerCap, Some(even(100.0)));
+    }
+    Some(samples)
+}
+
+/// A value that did not change within its sample.
+fn even(mean: f32) -> Value {
+    Value { mean, min: mean, max: mean }
 }
 
 #[test]

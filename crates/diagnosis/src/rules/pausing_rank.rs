@@ -8,6 +8,7 @@ use railgate_node_report::plain::{float, span};
 
 use super::{cpu_contention, saving};
 use crate::facts::Facts;
+use crate::phases;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -111,10 +112,12 @@ pub(super) fn pausing<'a>(facts: &Facts<'a>) -> Option<Pausing<'a>> {
     })
 }
 
-/// Seconds of the training, as samples show it, else of the allocation.
+/// Seconds of the training, else of the allocation. Pauses are seen at all times of the training, so it is all of its phases and
+/// not just the whole samples in them.
 fn judged_s(facts: &Facts<'_>) -> Option<f64> {
     let allocated = || Some(float(facts.end?.saturating_sub(facts.start()?)) / 1000.0);
-    facts.training_s().or_else(allocated)
+    let of_phases = |sampled_s: f64| sampled_s.max(phases::trained_s(&phases::times(facts.nodes)));
+    facts.training_s().map(of_phases).or_else(allocated)
 }
 
 /// A rank of a communicator.

@@ -13,10 +13,12 @@ pub(crate) const RULE: Rule = Rule {
 (activity times clock) and the power. A GPU is compared with the median of the job's other GPUs of the same model.",
     why: "ranks wait for each other in every step, so the whole job runs at the speed of its slowest GPU. The job loses as
 much speed as that GPU.",
-    look_alikes: "a GPU that has more work than the others: under a power cap its clock is then lower (of three H200s the one
-with half of the batch kept its 1,980 MHz, and the two others ran at 1,670). Where the tensor pipes are counted, such a GPU is not
-reported. Nor is one of several programs in a job, as in a sweep, unless heat or the power supply holds its clock down. Where only its
-power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
+    look_alikes: "chips of one model, which need different power for the same clock: with the same work and at their power cap, one of
+two healthy H200s ran at 1,753 MHz and the other at 1,869; GPUs of five clusters differed by 8 % on average (arXiv:2208.11035). So under a
+power cap a difference below `capped_below_percent` is not reported. A GPU that has more work than the others: under a power cap its clock
+is then lower (of three H200s the one with half of the batch kept its 1,980 MHz, and the two others ran at 1,670). Where the tensor pipes
+are counted, such a GPU is not reported. Nor is one of several programs in a job, as in a sweep, unless heat or the power supply holds its
+clock down. Where only its power is known, it is reported with low confidence. An idle GPU clocks down and is not reported either.",
     fix: "exclude the node and have its power supply and cooling checked",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -27,6 +29,7 @@ power is known, it is reported with low confidence. An idle GPU clocks down and 
 
 thresholds! {
     below_percent: Number(6.0), 0.1 to 90.0, "%", "a GPU's clock is below the median of the others by at least this";
+    capped_below_percent: Number(15.0), 0.1 to 90.0, "%", "by at least this where the power cap holds the clock down, or where the reasons cannot be read";
     busy_percent: Number(20.0), 0.0 to 100.0, "%", "a GPU with less activity is idle and not judged";
     more_work_percent: Number(10.0), 0.0 to 1000.0, "%", "a GPU that does this much more work than the others, or draws this much more power, may have a lower clock for that reason";
     reason_percent: Number(5.0), 0.0 to 100.0, "%", "a reason that held the clock down for more of the time than this is named";
@@ -41,14 +44,14 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     for (unit, gpu) in facts.units.iter().filter_map(|unit| Some((unit, unit.gpu?))) {
         let Some((mhz, typical)) = clocks.beside_others(gpu) else { continue };
         let below = 1.0 - mhz / typical;
-        // An idle GPU may clock down: it is not slow.
-        if below < set.below_percent.share()
-            || activity(gpu).is_none_or(|percent| percent < set.busy_percent.get())
-        {
-            continue;
-        }
         let reason = gpu.throttled.known().and_then(|held| reason(held, set.reason_percent.share()));
         let may_pay = gpu.throttled.known().is_none() || reason.is_some_and(|(name, _)| name == POWER_CAP);
+        // Chips of one model need different power for the same clock.
+        let least = if may_pay { &set.capped_below_percent } else { &set.below_percent };
+        // An idle GPU may clock down: it is not slow.
+        if below < least.share() || activity(gpu).is_none_or(|percent| percent < set.busy_percent.get()) {
+            continue;
+        }
         let more = |figure: &Alike<'_>| {
             let (own, typical) = figure.beside_others(gpu)?;
             (typical > 0.0).then_some(own / typical)
@@ -193,6 +196,11 @@ mod tests {
             found.into_iter().map(|one| one.confidence).collect::<Vec<_>>()
         };
         assert!(of(&HALF_A_BATCH, true, Some(0.0)).is_empty());
+        // Two healthy H200s with the same work, both at their power cap.
+        let chips = [(1752.6, 51.8, 691.7, true), (1868.9, 48.9, 691.3, true)];
+        assert!(of(&chips, true, Some(0.0)).is_empty());
+        assert!(of(&chips, true, None).is_empty());
+        assert_eq!(of(&chips, true, Some(50.0)), ["high"]);
         // With two GPUs neither is an outlier.
         assert!(of(&HALF_A_BATCH[..2], true, Some(0.0)).is_empty());
         assert!(of(&HALF_A_BATCH[..2], true, None).is_empty());

@@ -182,6 +182,15 @@ fn half_a_batch() -> Vec<NodeReport> {
     nodes
 }
 
+/// Two GPUs with the same work, of which the power cap slows one by 16 %.
+fn capped() -> Vec<NodeReport> {
+    let mut nodes = half_a_batch();
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        gpu.counters.tensor_percent = flat(60_000.0 / gpu.busy_clock_mhz.known().unwrap());
+    }
+    nodes
+}
+
 /// The straggler waits for the others in another collective.
 fn waits_a_little() -> Vec<NodeReport> {
     let mut nodes = only(Plant::Sleeps);
@@ -321,6 +330,7 @@ const ROWS: &[Row] = &[
     ("hang", "assumed_step", || silent(Plant::Hang), "", 59.0, 61.0),
     ("hang", "same_time", given_up, "stopped before", 101.0, 99.0),
     ("slow-clock", "below_percent", || only(Plant::SlowClock), "", 14.2, 14.3),
+    ("slow-clock", "capped_below_percent", capped, "power cap", 15.9, 16.1),
     ("slow-clock", "busy_percent", || only(Plant::SlowClock), "", 76.0, 77.0),
     ("slow-clock", "more_work_percent", half_a_batch, "", 40.1, 40.0),
     ("slow-clock", "reason_percent", || only(Plant::SlowClock), "power brake", 89.9, 90.1),

@@ -71,6 +71,17 @@ impl CellGpu {
         kernels >= WAIT_KERNELS && sm < WAIT_SMS && tensor < WAIT_TENSOR && dram < WAIT_MEMORY
     }
 
+    /// Whether it waited for a part of the time, and then did nothing.
+    fn waited(&self) -> bool {
+        let (Some(kernels), Some(sm), Some(tensor), Some(dram)) =
+            (self.kernels, self.sm, self.tensor, self.dram)
+        else {
+            return false;
+        };
+        let part = kernels / 100.0;
+        kernels >= IDLE && sm < WAIT_SMS * part && tensor < WAIT_TENSOR * part && dram < WAIT_MEMORY * part
+    }
+
     /// What it does; `others`: the job has another GPU that it can wait for.
     pub(super) fn activity(&self, others: bool) -> GpuActivity {
         match self.is_known() {
@@ -182,6 +193,7 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
 /// Finds the phases in the samples of the time in which the job ran, in time order. `others`: the job has more than one
 /// GPU, so that one can wait for another.
 pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
+    let cells = with_ends_of_waits(cells);
     let see =
         |work| -> Vec<Seen<'_>> { cells.iter().filter_map(|cell| Seen::new(cell, others, work)).collect() };
     let by_work = see(CellGpu::work);
@@ -269,6 +281,19 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
         .filter_map(|at| Some(seen.get(at)?.cell.start))
         .collect();
     Course { list: joined(list), training }
+}
+
+/// A GPU whose wait ended within a sample did no work in it, although its kernels did not run all the time.
+fn with_ends_of_waits(cells: &[Cell]) -> Vec<Cell> {
+    let mut marked = cells.to_vec();
+    for (before, cell) in cells.iter().zip(marked.iter_mut().skip(1)) {
+        for (before, gpu) in before.gpus.iter().zip(&mut cell.gpus) {
+            if before.waits() && gpu.waited() {
+                gpu.kernels = Some(100.0);
+            }
+        }
+    }
+    marked
 }
 
 /// The usual level of the cells in which GPUs work at `least` or more; `None` if there are none.

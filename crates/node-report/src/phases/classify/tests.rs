@@ -59,6 +59,20 @@ fn idle_time_of_the_start_is_not_training() {
     assert_eq!(classify(&run, true).training, [6 * STEP, 7 * STEP, 8 * STEP]);
 }
 
+/// Two H200s that trained for 2.4 s waited for each other, and the job was cancelled within a sample.
+#[test]
+fn the_end_of_a_wait_is_no_training() {
+    let wait = [gpu(100.0, 0.8, 0.0, 0.0), gpu(100.0, 18.2, 0.0, 0.0)];
+    let end = [gpu(72.6, 0.5, 0.0, 0.0), gpu(74.3, 13.5, 0.0, 0.0)];
+    let last_trained = [gpu(79.5, 35.4, 13.1, 17.0), gpu(76.2, 42.0, 13.2, 17.0)];
+    let run =
+        [vec![[quiet(); 2]; 3], vec![[partly(0.1); 2], last_trained], vec![wait; 8], vec![end, [quiet(); 2]]]
+            .concat();
+    let trained: f64 = kinds(&cells(&run)).iter().filter(|one| one.0 == Steady).map(|one| one.1).sum();
+    assert!(trained <= 5.0, "{:?}", kinds(&cells(&run)));
+    assert_eq!(kinds(&cells(&run))[2..], [(Stalled, 45.0), (Tail, 5.0)]);
+}
+
 /// Rank 1 ran out of memory and ended; rank 0 waited for it in a collective for 85 s.
 #[test]
 fn waiting_for_a_rank_that_is_gone_is_a_stall() {
