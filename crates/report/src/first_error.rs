@@ -3,11 +3,12 @@
 //! An error text is the job's own claim. Where it points at hardware it is compared with what the gate found, and is never
 //! evidence against a node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_joblog::{EXCEPTION, Hardware, Kind, Rule, rule};
+use railgate_node_report::phases::{Phase, PhaseKind};
 use railgate_node_report::plain::plain;
-use railgate_node_report::{JobLog, LogError};
+use railgate_node_report::{JobLog, LogError, NodeReport};
 use railgate_text::shorten;
 use serde::{Deserialize, Serialize};
 
@@ -237,15 +238,35 @@ pub(crate) fn explains(attempt: &Attempt) -> bool {
         EndKind::Unknown => {
             attempt.exit().is_some_and(|exit| exit.status != 0 || exit.derived.unwrap_or(0) != 0)
         }
-        EndKind::Cancelled
-        | EndKind::Timeout
-        | EndKind::Deadline
-        | EndKind::OutOfMemory
+        // A program that worked until it was ended had caught its errors.
+        EndKind::Cancelled | EndKind::Timeout | EndKind::Deadline => !worked_to_the_end(attempt),
+        EndKind::OutOfMemory
         | EndKind::NodeDied
         | EndKind::Hardware
         | EndKind::Hung
         | EndKind::Application => true,
     }
+}
+
+/// Whether samples show all GPUs of all nodes at work until Slurm ended the processes; `false` if that is not known.
+fn worked_to_the_end(attempt: &Attempt) -> bool {
+    /// Processes that are ended leave their GPUs idle for a sample or two.
+    const ENDING_S: f64 = 15.0;
+    let works = |node: &NodeReport| {
+        let Some(phases) = node.usage.as_ref().and_then(|usage| usage.phases.as_ref()) else { return false };
+        let is_last = |phase: &&Phase| !matches!(phase.kind, PhaseKind::Tail | PhaseKind::Saving);
+        let after_s: f64 =
+            phases.list.iter().rev().take_while(|phase| !is_last(phase)).map(Phase::seconds).sum();
+        let last = phases.list.iter().rev().find(is_last);
+        let at_rest_s = |gpu: &BTreeMap<PhaseKind, f64>| -> f64 {
+            [PhaseKind::Tail, PhaseKind::Stalled].iter().filter_map(|kind| gpu.get(kind)).sum()
+        };
+        last.is_some_and(|phase| phase.kind.is_training())
+            && after_s <= ENDING_S
+            && phases.gpus.iter().all(|gpu| at_rest_s(gpu) <= ENDING_S)
+    };
+    let all_reported = !attempt.nodes.is_empty() && attempt.nodes.len() >= attempt.node_count;
+    all_reported && attempt.nodes.iter().all(works)
 }
 
 #[cfg(test)]

@@ -138,12 +138,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some(gpus) = sampled(facts, set.unused.seconds().min(set.least.seconds())) else { return Vec::new() };
     let held_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
     let long = gpus.iter().all(|gpu| gpu.idle.over_s >= set.least.seconds());
-    let other =
-        || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !has_another_cause(facts));
+    let low = || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !has_another_cause(facts));
+    // A job of ten minutes whose start-up is a little shorter.
+    let other = || low().map(|found| at_the_start(facts, &gpus, true).unwrap_or(found));
     let at_the_end = || at_the_end(facts, &gpus).filter(|_| !has_another_cause(facts));
     let in_between = || in_between(facts, &gpus).filter(|_| !has_another_cause(facts));
     let found = unused(facts, &gpus)
-        .or_else(|| at_the_start(facts, &gpus))
+        .or_else(|| at_the_start(facts, &gpus, false))
         .or_else(|| if long { other() } else { none_used(facts, &gpus) })
         .or_else(at_the_end)
         .or_else(in_between);
@@ -230,15 +231,22 @@ fn none_used(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
 }
 
 /// The start-up is a large part of the time, and of what the GPUs are idle. Causes that other rules find are of the training, so that
-/// they do not explain it.
-fn at_the_start(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
+/// they do not explain it. `is_low`: kernels run for little of all time, so that a short start-up explains it as well.
+fn at_the_start(facts: &Facts<'_>, gpus: &[Gpu<'_>], is_low: bool) -> Option<(Found, f64)> {
     let set = &facts.rules.idle_gpus;
     let (start_s, _) = in_phases(facts, PhaseKind::StartUp);
     let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
-    let long = start_s >= set.start.seconds().max(set.tail_percent.share() * whole_s);
+    let least_s = if is_low { 0.0 } else { set.start.seconds() };
+    let long = start_s >= least_s.max(set.tail_percent.share() * whole_s);
     // A start-up may have kernels of its own, as while a compiler measures them.
     let (between_s, tail_s) = (in_phases(facts, PhaseKind::Idle).0, in_phases(facts, PhaseKind::Tail).0);
-    let idle_s = |gpu: &Gpu<'_>| (gpu.idle.idle_s - between_s - tail_s).clamp(0.0, start_s);
+    let samples_s = |gpu: &Gpu<'_>| gpu.idle.idle_s - between_s - tail_s;
+    // If all kernels of the job had run in it.
+    let at_least_s = |gpu: &Gpu<'_>| start_s - gpu.idle.over_s * gpu.busy / 100.0;
+    let idle_s = |gpu: &Gpu<'_>| {
+        let idle_s = if is_low { samples_s(gpu).max(at_least_s(gpu)) } else { samples_s(gpu) };
+        idle_s.clamp(0.0, start_s)
+    };
     let mostly = |gpu: &Gpu<'_>| idle_s(gpu) >= 0.5 * start_s.max(gpu.without_kernel_s());
     if facts.outcome == Outcome::Failed || !long || !has_trained(facts) || !gpus.iter().all(mostly) {
         return None;
@@ -552,6 +560,8 @@ mod tests {
             for gpu in usages(&mut nodes).flat_map(|usage| &mut usage.gpus) {
                 gpu.idle = Reading::Known(IdleTime { over_s: float(all), idle_s: float(idle), since: None });
             }
+            // Busy cores would be a cause of their own.
+            usages(&mut nodes).for_each(|usage| usage.host.cpu_cores = Reading::Unsupported);
             let found = find(&Facts::new(&nodes, nodes[0].end, outcome, None));
             found.into_iter().map(|one| (one.what, one.costs.unwrap())).collect::<Vec<_>>()
         };
@@ -571,6 +581,9 @@ mod tests {
         assert_eq!(of(&[(StartUp, 590), (Steady, 300)], 590, Outcome::Good), []);
         assert_eq!(of(&[(StartUp, 620), (Steady, 3000)], 620, Outcome::Good), []);
         assert_eq!(of(&[(StartUp, 620), (Steady, 300)], 200, Outcome::Good), []);
+        // With low use it may be shorter, and have short kernels.
+        let short = of(&[(StartUp, 595), (Steady, 12)], 280, Outcome::Good);
+        assert!(short[0].0.starts_with("the job's start-up took 9 min 55 s of 10 min 07 s"), "{short:?}");
         let later = of(&[(StartUp, 620), (Steady, 30), (Tail, 900)], 600, Outcome::Good);
         assert!(later.iter().all(|(what, _)| !what.contains("start-up")), "{later:?}");
     }

@@ -16,7 +16,7 @@ and a loader that is a little too slow leave shorter gaps.",
     why: "no GPU works in these times, and a mean over the whole job hides them.",
     look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
 and requests that come rarely all look the same from outside. A copy off the GPUs at the same time is named by `saving`, waiting for
-disks by `input-bound`.",
+disks by `input-bound`; as much off the GPUs as onto them goes with work on the host.",
     fix: "report checkpoints and input with railgate.checkpoint() and railgate.waiting(); move evaluation off the loop or make it rarer",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -30,6 +30,10 @@ thresholds! {
     count: Number(3.0), 1.0 to 1000000.0, "pauses", "and has at least this many pauses";
     mean_s: Number(0.8), 0.4 to 3600.0, "s", "of this mean length or more: four windows, since gaps around short steps can look like one long pause";
 }
+
+/// For a job that copies as much off its GPUs as onto them.
+const HOST_FIX: &str = "keep gradients and optimizer states on the GPUs (NCCL instead of Gloo), or copy less and while kernels run; railgate.step() in \
+    the loop shows whether each step pauses";
 
 /// Share of the time without a kernel.
 const MOST_OF_IT: f64 = 0.7;
@@ -61,21 +65,30 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         median(used(facts).filter_map(HostTime::of).map(|host| get(&host)).collect())
     };
     // Most of the idle time is in pauses, so that what the processes do in it is what they do in the pauses.
+    let mut fix = None;
     let meanwhile = match (of(HostTime::asleep), of(HostTime::computes)) {
         (Some(asleep), Some(computes)) if asleep > 2.0 * computes => {
-            "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person"
+            "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person".to_owned()
         }
-        (Some(asleep), Some(computes)) if computes > 2.0 * asleep => {
-            "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection or other work between steps"
-        }
-        _ => "evaluation, saving, input, requests or other work between steps",
+        (Some(asleep), Some(computes)) if computes > 2.0 * asleep => match saving::copies_both_ways(facts) {
+            Some((off, onto)) => {
+                fix = Some(HOST_FIX);
+                format!(
+                    "the processes compute on the CPU meanwhile, while {off:.0} MB/s are copied off each GPU and {onto:.0} MB/s onto it: sums of \
+                     gradients or an optimizer on the host, or other work on data of the GPUs"
+                )
+            }
+            None => "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection or other work between steps"
+                .to_owned(),
+        },
+        _ => "evaluation, saving, input, requests or other work between steps".to_owned(),
     };
     let what = format!(
         "no kernel runs on any GPU for {:.1} s at a time, about every {every_s:.1} s ({paused_s:.0} s in {count:.0} pauses): {meanwhile}",
         paused_s / count
     );
     let mut found = Found::new("medium", String::new(), what);
-    found.costs = Some(paused_s / seconds);
+    (found.costs, found.fix) = (Some(paused_s / seconds), fix);
     vec![found]
 }
 

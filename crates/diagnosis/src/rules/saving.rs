@@ -31,6 +31,7 @@ thresholds! {
     copied_mb_s: Number(200.0), 1.0 to 1000000.0, "MB/s", "and at least this rate is copied off each GPU";
     copied_times: Number(4.0), 1.0 to 1000.0, "times", "and this many times as much as onto it";
     long_percent: Number(10.0), 0.1 to 100.0, "%", "or whole samples without work, while data is written or copied off, have this share of the training with them";
+    alone: Time(10), 0 to 86400, "time", "and, if one such pause is the only save, it takes at least this long: a job may save once at its end";
 }
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
@@ -49,7 +50,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         return vec![found];
     }
     let short = in_training(facts);
-    let long = in_whole_samples(facts);
+    let long = in_whole_samples(facts, short.is_none());
     let what = match (&short, &long) {
         (None, None) => return Vec::new(),
         (Some((_, short)), None) => format!("{short}: the job probably saves checkpoints meanwhile"),
@@ -89,21 +90,35 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
 }
 
 /// Phases of their own, between two of the training or after it: in shares of the training's time, which has none of them, and in words.
-fn in_whole_samples(facts: &Facts<'_>) -> Option<(f64, String)> {
+/// `only`: no other saves are known.
+fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
     let trained_s = facts.training_s().filter(|seconds| *seconds > 0.0)?;
     let (seconds, count) = in_phases(facts, PhaseKind::Saving);
-    let least = facts.rules.saving.long_percent.share();
+    let set = &facts.rules.saving;
+    let least_s = set.long_percent.share() * (trained_s + seconds);
+    let least_s = if only && count <= 1.0 { least_s.max(set.alone.seconds()) } else { least_s };
     let what = || {
         let pauses = if count > 1.0 { format!("{count:.0} pauses") } else { "1 pause".to_owned() };
         format!("{seconds:.0} s in {pauses} while data is written to disks or copied off the GPUs")
     };
-    (seconds > 0.0 && seconds >= least * (trained_s + seconds)).then(|| (seconds / trained_s, what()))
+    (seconds > 0.0 && seconds >= least_s).then(|| (seconds / trained_s, what()))
 }
 
 /// Whether much more is copied off a GPU than onto it.
 pub(super) fn copies_off(facts: &Facts<'_>, gpu: &GpuUsage) -> bool {
     let (off, onto) = (mean_of(&gpu.counters.pcie_tx_bytes_s), mean_of(&gpu.counters.pcie_rx_bytes_s));
     off.known().zip(onto.known()).is_some_and(|(off, onto)| is_saved(&facts.rules.saving, *off, *onto))
+}
+
+/// Data that goes off each GPU and onto it, MB/s, if it goes both ways at the rate of a save: work on the host needs it.
+pub(super) fn copies_both_ways(facts: &Facts<'_>) -> Option<(f64, f64)> {
+    let set = &facts.rules.saving;
+    let rate = |way: fn(&GpuUsage) -> Reading<f64>| facts.mean(way).known().map(|bytes_s| bytes_s / 1e6);
+    let off = rate(|gpu| mean_of(&gpu.counters.pcie_tx_bytes_s))?;
+    let onto = rate(|gpu| mean_of(&gpu.counters.pcie_rx_bytes_s))?;
+    let times = set.copied_times.get();
+    (off.min(onto) >= set.copied_mb_s.get() && off < times * onto && onto < times * off)
+        .then_some((off, onto))
 }
 
 /// Whether data leaves a GPU as while a checkpoint is saved. Bytes per second off the GPU and onto it.
@@ -144,5 +159,8 @@ mod tests {
         // A tenth is the least that is named, and pauses without such data are no saves.
         assert_eq!(found(&[(StartUp, 20), (Steady, 95), (Saving, 20), (Steady, 95)]), []);
         assert_eq!(found(&[(StartUp, 20), (Steady, 60), (Idle, 30), (Steady, 60)]), []);
+        // The last checkpoint of a short job.
+        assert_eq!(found(&[(StartUp, 12), (Steady, 15), (Saving, 3)]), []);
+        assert_eq!(found(&[(StartUp, 12), (Steady, 15), (Saving, 12)]).len(), 1);
     }
 }

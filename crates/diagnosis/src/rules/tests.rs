@@ -89,6 +89,11 @@ fn saves_for_long() -> Vec<NodeReport> {
     silent_phases(&[(Steady, 60), (Saving, 30), (Steady, 60), (Saving, 30), (Steady, 60)], good, good)
 }
 
+fn saves_once() -> Vec<NodeReport> {
+    let good = [99.0, 92.0, 60.0, 30.0];
+    silent_phases(&[(PhaseKind::Steady, 60), (PhaseKind::Saving, 20)], good, good)
+}
+
 /// GPUs are idle for 61 % of the training, and copy 490 MB/s to the host.
 fn saves_silently() -> Vec<NodeReport> {
     let mut nodes = half_idle();
@@ -359,6 +364,7 @@ const ROWS: &[Row] = &[
     ("saving", "copied_mb_s", saves_silently, "copied off", 489.0, 491.0),
     ("saving", "copied_times", saves_silently, "copied off", 25.7, 25.8),
     ("saving", "long_percent", saves_for_long, "no GPU works for", 24.9, 25.1),
+    ("saving", "alone", saves_once, "no GPU works for", 20.0, 21.0),
     ("pauses", "share_percent", || with_host(0.9, 0.0, 0.1, true), "at a time", 49.9, 50.1),
     ("pauses", "count", || with_host(0.9, 0.0, 0.1, true), "at a time", 4.9, 5.1),
     ("pauses", "mean_s", || with_host(0.9, 0.0, 0.1, true), "at a time", 1.9, 2.1),
@@ -497,6 +503,18 @@ fn idle_gpus_are_explained_by_what_their_processes_do() {
     assert_eq!((rule.as_str(), part.as_str()), ("cpu-contention", ""));
     assert_eq!(only(&loaders()).0, "input-bound");
     assert_eq!(only(&with_host(0.9, 0.0, 0.1, true)).0, "pauses");
+    let mut sums_on_the_host = with_host(0.9, 0.0, 0.1, true);
+    let usage = sums_on_the_host[0].usage.as_mut().unwrap();
+    for gpu in &mut usage.phases.as_mut().unwrap().training.as_mut().unwrap().gpus {
+        (gpu.counters.pcie_tx_bytes_s, gpu.counters.pcie_rx_bytes_s) =
+            (Reading::Known(628e6), Reading::Known(578e6));
+    }
+    let (rule, _, what) = only(&sums_on_the_host);
+    assert_eq!(rule, "pauses");
+    assert!(
+        what.contains("628 MB/s are copied off each GPU and 578 MB/s onto it: sums of gradients"),
+        "{what}"
+    );
     let without_pauses = |cpu| {
         let mut nodes = with_host(cpu, 0.0, 0.1, true);
         let usage = nodes[0].usage.as_mut().unwrap();

@@ -27,6 +27,10 @@ const BESIDE: f64 = 0.2;
 /// Share of the time with work that is at the usual level or above it. Less than half: the first sample of a training holds a part of
 /// the start-up, and of two samples the second one shows the level.
 const USUAL: f64 = 0.4;
+/// A sample with less than this share of the level of another one, which has kernels for this much of the time (percent), holds more than
+/// the training.
+const PART: f64 = 0.6;
+const BUSY: f64 = 90.0;
 /// Bytes per second written to disks, and copied from the GPUs of a node beyond what goes with their work, from which a pause is a save.
 /// An optimizer on the host copies all the time.
 const WRITES: f64 = 50e6;
@@ -298,8 +302,16 @@ fn with_ends_of_waits(cells: &[Cell]) -> Vec<Cell> {
 
 /// The usual level of the cells in which GPUs work at `least` or more; `None` if there are none.
 fn usual_level(seen: &[Seen<'_>], least: f64) -> Option<f64> {
-    let works = seen.iter().filter(|one| one.level >= least && !one.mixed);
-    upper(works.map(|one| (one.level, one.seconds())), USUAL)
+    let works: Vec<&Seen<'_>> = seen.iter().filter(|one| one.level >= least && !one.mixed).collect();
+    // If GPUs never rest in the middle one of three, the other two hold parts of other phases.
+    match works[..] {
+        [first, middle, last]
+            if middle.kernels >= BUSY && first.level.max(last.level) < PART * middle.level =>
+        {
+            Some(middle.level)
+        }
+        _ => upper(works.iter().map(|one| (one.level, one.seconds())), USUAL),
+    }
 }
 
 /// Of values with the seconds that each was seen: the largest that is reached in this share of the time or more.

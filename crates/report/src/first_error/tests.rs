@@ -1,4 +1,7 @@
+use railgate_diagnosis::simulator::slow_clock;
+use railgate_node_report::phases::Phases;
 use railgate_node_report::testing::{decision, job, lost_gpu, part};
+use railgate_node_report::usage::Usage;
 use railgate_node_report::{DecisionKind, LogFound, NodeReport, REPORT_SCHEMA};
 use railgate_store::{Parts, ReportConfig};
 
@@ -133,6 +136,35 @@ fn a_job_that_succeeded_or_was_refused_has_no_first_error() {
     for state in ["CANCELLED by 1000", "TIMEOUT"] {
         let report = merged(nodes(0), vec![log("n1", bad_sample(), 0)], state);
         assert!(report.first_error.is_some(), "{state}");
+    }
+    // One that worked until then had caught the error.
+    let ended_after = |last: &[(PhaseKind, u64)], gpu: PhaseKind| {
+        let mut nodes = nodes(0);
+        let usage = slow_clock().0.remove(0).usage;
+        for node in &mut nodes {
+            let mut start = node.start;
+            let phase = |(kind, seconds): &(PhaseKind, u64)| {
+                let phase = Phase { kind: *kind, start, end: start + 1000 * seconds, start_number: 0 };
+                start = phase.end;
+                phase
+            };
+            let list =
+                [(PhaseKind::StartUp, 20), (PhaseKind::Steady, 600)].iter().chain(last).map(phase).collect();
+            let gpus = vec![BTreeMap::from([(PhaseKind::Steady, 600.0)]), BTreeMap::from([(gpu, 600.0)])];
+            let phases = Some(Phases { list, gpus, ..Phases::default() });
+            node.usage = usage.clone().map(|usage| Usage { phases, ..usage });
+        }
+        nodes
+    };
+    for state in ["CANCELLED by 1000", "TIMEOUT"] {
+        let named = |nodes| merged(nodes, vec![log("n1", bad_sample(), 0)], state).first_error.is_some();
+        assert!(!named(ended_after(&[], PhaseKind::Steady)), "{state}");
+        assert!(!named(ended_after(&[(PhaseKind::Tail, 5)], PhaseKind::Steady)), "{state}");
+        assert!(named(ended_after(&[(PhaseKind::Tail, 60)], PhaseKind::Steady)), "{state}");
+        assert!(named(ended_after(&[(PhaseKind::Stalled, 60)], PhaseKind::Steady)), "{state}");
+        // One program of two ended long before.
+        assert!(named(ended_after(&[], PhaseKind::Tail)), "{state}");
+        assert!(named(ended_after(&[], PhaseKind::Steady).into_iter().take(1).collect()), "{state}");
     }
     // Its logs hold only what follows from an error.
     let only = error("nccl-watchdog", "Watchdog caught collective operation timeout", 1);

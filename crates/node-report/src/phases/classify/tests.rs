@@ -73,6 +73,20 @@ fn the_end_of_a_wait_is_no_training() {
     assert_eq!(kinds(&cells(&run))[2..], [(Stalled, 45.0), (Tail, 5.0)]);
 }
 
+/// A training of 9 s with a sample missing: its two edges are longer than what lies between them.
+#[test]
+fn of_three_samples_the_one_in_the_middle_shows_the_level() {
+    let run = alike(&[(quiet(), 3), (partly(0.53), 1), (trains(), 1), (partly(0.48), 1)]);
+    assert_eq!(classify(&run, true).training, [4 * STEP]);
+    // Levels that differ little are all of the training.
+    let run = alike(&[(quiet(), 3), (partly(0.8), 1), (trains(), 1), (partly(0.7), 1)]);
+    assert_eq!(classify(&run, true).training.len(), 3);
+    // A training that rests itself, as while it saves, may rest more at its edges.
+    let rests = gpu(62.0, 57.0, 40.0, 20.0);
+    let run = alike(&[(quiet(), 3), (partly(0.35), 1), (rests, 1), (partly(0.33), 1)]);
+    assert_eq!(classify(&run, true).training.len(), 3);
+}
+
 /// Rank 1 ran out of memory and ended; rank 0 waited for it in a collective for 85 s.
 #[test]
 fn waiting_for_a_rank_that_is_gone_is_a_stall() {
