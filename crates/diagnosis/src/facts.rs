@@ -355,13 +355,30 @@ pub(super) fn busy(gpu: &GpuUsage) -> Reading<f64> {
     }
 }
 
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.retain(|value| value.is_finite());
-    values.sort_by(f64::total_cmp);
+pub fn median(values: Vec<f64>) -> Option<f64> {
+    let values = sorted(values);
     match values.len() {
         0 => None,
         odd if odd % 2 == 1 => values.get(odd / 2).copied(),
         even => Some(f64::midpoint(*values.get(even / 2 - 1)?, *values.get(even / 2)?)),
+    }
+}
+
+/// The finite values in ascending order.
+pub(super) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// Median of sorted values without one of them: a job can have thousands, each of which is compared with all others.
+pub(super) fn median_of_others(sorted: &[f64], own: f64) -> Option<f64> {
+    let own = sorted.partition_point(|value| *value < own);
+    let other = |place: usize| sorted.get(place + usize::from(place >= own)).copied();
+    match sorted.len().checked_sub(1)? {
+        0 => None,
+        odd if odd % 2 == 1 => other(odd / 2),
+        even => Some(f64::midpoint(other(even / 2 - 1)?, other(even / 2)?)),
     }
 }
 
@@ -433,6 +450,17 @@ fn comm_times<'a>(
 mod tests {
     use super::*;
     use crate::simulator::healthy;
+
+    #[test]
+    fn median_of_the_others_is_taken_from_sorted_values() {
+        for ascending in [&[1.0, 2.0, 2.0, 5.0][..], &[1.0, 3.0, 4.0], &[7.0, 7.0], &[1.0], &[]] {
+            for (place, own) in ascending.iter().enumerate() {
+                let mut others = ascending.to_vec();
+                others.remove(place);
+                assert_eq!(median_of_others(ascending, *own), median(others), "{ascending:?} without {own}");
+            }
+        }
+    }
 
     #[test]
     fn steps_ran_while_no_samples_were_taken() {

@@ -1,9 +1,7 @@
-use railgate_model::Reading;
-
 use super::hang::stood_still;
 use super::idle_gpus::is_unused;
 use super::{cpu_contention, pausing_rank, slow_clock};
-use crate::facts::{Facts, Unit, busy, median};
+use crate::facts::{Facts, Unit, busy, median, median_of_others, sorted};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -47,6 +45,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let pausing = pausing_rank::pausing(facts);
     let by_wait = waits(facts);
     let by_idle = idles(facts);
+    let all_busy = sorted(facts.units.iter().filter_map(percent).collect());
     let mut found = Vec::new();
     for unit in &facts.units {
         let name = unit.name();
@@ -60,7 +59,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             (Some(_), Some(_)) => "high",
             // Waiting that overlaps with computation costs nothing and proves nothing: a straggler has an idle
             // GPU.
-            (Some(costs), None) if works_all_along(facts, unit, costs) => continue,
+            (Some(costs), None) if works_all_along(facts, unit, &all_busy, costs) => continue,
             // Of two ranks that are equally good, one always waits less than the other.
             (Some(costs), None) if costs < facts.rules.sleeping_rank.alone_percent.share() => continue,
             (Some(_), None) | (None, Some(_)) => "medium",
@@ -114,13 +113,18 @@ fn at_work_s(facts: &Facts<'_>) -> f64 {
 
 /// Whether its GPU runs kernels for as much of the time as the others', where a delay of this cost would show
 /// as idle time.
-fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, costs: f64) -> bool {
-    let percent = |unit: &Unit<'_>| busy(unit.gpu?).known().copied();
-    let others = facts.units.iter().filter(|other| !std::ptr::eq(*other, unit)).filter_map(percent);
-    let (Some(own), Some(typical)) = (percent(unit), median(others.collect())) else { return false };
+/// `all_busy`: what all GPUs do, in ascending order.
+fn works_all_along(facts: &Facts<'_>, unit: &Unit<'_>, all_busy: &[f64], costs: f64) -> bool {
+    let Some(own) = percent(unit) else { return false };
+    let Some(typical) = median_of_others(all_busy, own) else { return false };
     let sampled_s = unit.gpu.map_or(0.0, |gpu| gpu.sampled_s);
     let late = 100.0 * costs * (at_work_s(facts) / sampled_s.max(1.0)).min(1.0);
     own > typical - 0.5 * late
+}
+
+/// Time in which a unit's GPU runs kernels, percent.
+fn percent(unit: &Unit<'_>) -> Option<f64> {
+    busy(unit.gpu?).known().copied()
 }
 
 /// GPUs that are busy for far less of the time than the median of the others.
@@ -135,16 +139,13 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
         .iter()
         // No rank runs there that could be late.
         .filter(|unit| !is_unused(facts, unit))
-        .filter_map(|unit| match busy(unit.gpu?) {
-            Reading::Known(percent) => Some((unit, percent)),
-            _ => None,
-        })
+        .filter_map(|unit| Some((unit, percent(unit)?)))
         .collect();
+    let all = sorted(known.iter().map(|(_, busy)| *busy).collect());
     let set = &facts.rules.sleeping_rank;
     let late = known.iter().filter_map(|(unit, busy)| {
         // With its own, the median of two GPUs would be their mean.
-        let others = known.iter().filter(|(other, _)| !std::ptr::eq(*other, *unit)).map(|(_, busy)| *busy);
-        let typical = median(others.collect()).filter(|typical| *typical >= set.busy_percent.get())?;
+        let typical = median_of_others(&all, *busy).filter(|typical| *typical >= set.busy_percent.get())?;
         (*busy < typical - set.idle_percent.get()).then(|| (unit.name(), (typical - busy) / 100.0))
     });
     late.collect()
@@ -155,6 +156,7 @@ mod tests {
     use super::*;
     use crate::facts::Outcome;
     use crate::simulator;
+    use railgate_model::Reading;
 
     /// Its pauses explain the wait, so it is not late in every step.
     #[test]

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use railgate_node_report::usage::{GpuUsage, Throttled};
 
-use crate::facts::{Facts, mean_of};
+use crate::facts::{Facts, mean_of, median_of_others, sorted};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -115,7 +115,7 @@ impl<'a> Alike<'a> {
         for gpu in facts.units.iter().filter_map(|unit| unit.gpu) {
             by_model.entry(gpu.model.as_str()).or_default().extend(figure(gpu));
         }
-        by_model.values_mut().for_each(|alike| alike.sort_by(f64::total_cmp));
+        by_model.values_mut().for_each(|alike| *alike = sorted(std::mem::take(alike)));
         Alike { figure, by_model }
     }
 
@@ -123,17 +123,6 @@ impl<'a> Alike<'a> {
     fn beside_others(&self, gpu: &GpuUsage) -> Option<(f64, f64)> {
         let own = (self.figure)(gpu)?;
         Some((own, median_of_others(self.by_model.get(gpu.model.as_str())?, own)?))
-    }
-}
-
-/// Median of sorted values without one of them.
-fn median_of_others(sorted: &[f64], own: f64) -> Option<f64> {
-    let own = sorted.partition_point(|value| *value < own);
-    let other = |place: usize| sorted.get(place + usize::from(place >= own)).copied();
-    match sorted.len().checked_sub(1)? {
-        0 => None,
-        odd if odd % 2 == 1 => other(odd / 2),
-        even => Some(f64::midpoint(other(even / 2 - 1)?, other(even / 2)?)),
     }
 }
 
@@ -165,8 +154,8 @@ mod tests {
     use railgate_model::Reading;
     use railgate_node_report::usage::{Spread, Throttled};
 
-    use super::{find, median_of_others};
-    use crate::facts::{Facts, Outcome, median};
+    use super::find;
+    use crate::facts::{Facts, Outcome};
     use crate::simulator;
 
     /// Measured on three H200s, of which one had half of the batch: clock while busy, tensor activity in
@@ -215,17 +204,6 @@ mod tests {
         (as_much_done[1].1, as_much_done[1].2) = (28.2 * 1681.1 / 1980.0, 400.0);
         for gpm in [true, false] {
             assert_eq!(of(&as_much_done[..2], gpm, Some(0.0)), ["high"], "{gpm}");
-        }
-    }
-
-    #[test]
-    fn median_of_the_others_is_taken_from_sorted_values() {
-        for sorted in [&[1.0, 2.0, 2.0, 5.0][..], &[1.0, 3.0, 4.0], &[7.0, 7.0], &[1.0], &[]] {
-            for (place, own) in sorted.iter().enumerate() {
-                let mut others = sorted.to_vec();
-                others.remove(place);
-                assert_eq!(median_of_others(sorted, *own), median(others), "{sorted:?} without {own}");
-            }
         }
     }
 }
