@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::{Event, Read, shown};
 use crate::rules::Kind;
+use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
 
 /// Ordinary lines that a process may print between its error and its end, and between errors of one failure: clean-up, a summary.
 const AFTER: usize = 30;
 /// A process that reports so many further steps after an error had caught it.
 const STEPS: usize = 2;
+/// An error that a process printed so often was caught before, and ends it only if no other one does.
+const CAUGHT: usize = 3;
 /// An error in so many lines from the start of a cut log may have been preceded by another one.
 const AT_THE_START: usize = 5;
 
@@ -88,11 +91,15 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
         let mut upto = read.ordinary.get(stream).copied().unwrap_or(0);
         let mut steps = read.steps.get(stream).copied().unwrap_or(0);
         let mut kept = Vec::new();
+        let is_one = is_labelled || ranks == 1;
+        let often = if is_one { caught_often(&events) } else { BTreeSet::new() };
         for event in events.into_iter().rev() {
+            if often.contains(&(likeness(&event.text), event.place.as_ref())) {
+                continue;
+            }
             // A port's or a GPU's error may take effect some steps later.
-            let is_caught = (is_labelled || ranks == 1)
-                && event.rule.points_at.is_none()
-                && steps.saturating_sub(event.steps) >= STEPS;
+            let is_caught =
+                is_one && event.rule.points_at.is_none() && steps.saturating_sub(event.steps) >= STEPS;
             if is_caught || upto.saturating_sub(event.ordinary) > gap {
                 break;
             }
@@ -102,6 +109,18 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
         }
         kept.into_iter().rev()
     })
+}
+
+/// The errors of one process that it printed again and again, if it printed another one as well.
+fn caught_often<'e>(events: &[&'e Event]) -> BTreeSet<(String, Option<&'e Place>)> {
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for event in events.iter().filter(|event| event.rule.kind == Kind::Cause) {
+        *counts.entry((likeness(&event.text), event.place.as_ref())).or_default() += 1;
+    }
+    if counts.values().all(|count| *count >= CAUGHT) {
+        return BTreeSet::new();
+    }
+    counts.into_iter().filter(|(_, count)| *count >= CAUGHT).map(|(error, _)| error).collect()
 }
 
 /// The rank that a launcher names first among ended ones.

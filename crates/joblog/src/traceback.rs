@@ -6,7 +6,7 @@ use railgate_node_report::python_file::{is_own, name};
 use regex::Regex;
 
 /// A line of the program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The file's name without its directories: paths hold names of users.
     pub file: String,

@@ -254,6 +254,30 @@ fn texts_of_the_second_held_out_set_are_found() {
     }
 }
 
+/// Samples that cannot be read are logged with their traceback and skipped; at last the loss is not finite.
+#[test]
+fn errors_that_a_process_caught_again_and_again_did_not_end_it() {
+    let caught = |sample: u32| {
+        format!(
+            "Traceback (most recent call last):\n  File \"/home/ann/data.py\", line 40, in load\n    return json.loads(text)\n\
+             json.decoder.JSONDecodeError: Expecting value: line 1 column {sample} (char 0)\n"
+        )
+    };
+    let fatal = "Traceback (most recent call last):\n  File \"/home/ann/train.py\", line 88, in step\n    raise ValueError(loss)\n\
+        ValueError: the loss is not finite\n";
+    let first = |log: &str, ranks| {
+        let log = Log { bytes: log.as_bytes(), rank: None, cut: false };
+        first_error(&[log], ranks).first.map(|first| first.text).unwrap_or_default()
+    };
+    let of = |times: u32| (1..=times).map(caught).collect::<String>();
+    assert_eq!(first(&(of(3) + fatal), 1), "ValueError: the loss is not finite");
+    // Nothing else ended it, or it may be what `raise` printed once more.
+    assert!(first(&of(3), 1).contains("Expecting value"));
+    assert!(first(&(of(2) + fatal), 1).contains("Expecting value"));
+    // Eight ranks without labels print the same once each.
+    assert!(first(&(of(3) + fatal), 8).contains("Expecting value"));
+}
+
 #[test]
 fn no_consequence_is_taken_for_a_cause() {
     for (name, lines) in consequences() {
