@@ -63,6 +63,9 @@ pub struct Analysis {
     /// Seconds of training that the rules of slowness need, if the job trained for less: then none of them judged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_short_s: Option<f64>,
+    /// Several programs trained at different times: the means over the node are of none of them, and no rule of slowness judged it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_turns: bool,
     /// Number of starts of the step inside the attempt, if a launcher started it more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts: Option<u32>,
@@ -260,17 +263,17 @@ pub fn analyse(
         nodes.iter().filter_map(|node| Some(node.usage.as_ref()?.coverage.interval_s)).fold(0.0, f64::max);
     let least_s = LEAST_TRAINED_S.max(LEAST_TRAINED_SAMPLES * interval_s);
     let too_short_s = (!phases.is_empty() && trained_s < least_s).then_some(least_s);
+    let in_turns = !facts.ranks_depend && phases::in_turns(nodes);
+    let unjudged = |rule: &Rule| {
+        rule.over == Over::Training && (too_short_s.is_some() || in_turns && rule.class != Class::Hardware)
+    };
     let found = |rule: &'static Rule| {
         let (facts, share) = match rule.over {
             Over::Training => (&judged, share),
             Over::AllTime => (&facts, 1.0),
         };
         let of_all = move |found: Found| Found { costs: found.costs.map(|costs| costs * share), ..found };
-        let found = if rule.over == Over::Training && too_short_s.is_some() {
-            Vec::new()
-        } else {
-            (rule.find)(facts)
-        };
+        let found = if unjudged(rule) { Vec::new() } else { (rule.find)(facts) };
         found.into_iter().take(MOST).map(move |found| Diagnosis::new(rule, of_all(found)))
     };
     let mut diagnoses: Vec<Diagnosis> = RULES.iter().flat_map(found).collect();
@@ -288,6 +291,7 @@ pub fn analyse(
         model,
         diagnoses,
         too_short_s,
+        in_turns,
         starts: facts.restarted().map(|last| last.saturating_add(1)),
         ranks: u32::try_from(facts.reporting().count()).unwrap_or(u32::MAX),
         world: facts.world,

@@ -49,6 +49,21 @@ pub(crate) fn training_share(phases: &[PhaseTime]) -> f64 {
     if all > 0.0 { trained_s(phases) / all } else { 1.0 }
 }
 
+/// Whether a GPU trained for much less of the time than its node: programs of their own, of which one began or ended earlier.
+pub(crate) fn in_turns(nodes: &[NodeReport]) -> bool {
+    const MUCH_LESS: f64 = 0.75;
+    let in_turns = |phases: &Phases| {
+        let trained = phases.list.iter().filter(|phase| phase.kind.is_training());
+        let node_s: f64 = trained.map(Phase::seconds).sum();
+        phases.gpus.iter().any(|gpu| {
+            let own = gpu.iter().filter(|(kind, _)| kind.is_training());
+            let own_s: f64 = own.map(|(_, seconds)| seconds).sum();
+            own_s > 0.0 && own_s < MUCH_LESS * node_s
+        })
+    };
+    nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref()).any(in_turns)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use railgate_model::{GpuCounters, GpuField, Reading};
@@ -125,6 +140,29 @@ pub(crate) mod tests {
     }
 
     const GOOD: [f64; 4] = [99.0, 92.0, 60.0, 30.0];
+
+    /// Two programs in one job, of which one begins when the other one has ended: each GPU is idle for half of the node's training.
+    #[test]
+    fn programs_that_train_at_different_times_are_not_judged_together() {
+        let half = [50.0, 46.0, 30.0, 15.0];
+        let mut nodes = silent(&[(PhaseKind::StartUp, 15), (PhaseKind::Steady, 60)], half, half);
+        let analysis = analysed(&nodes, Outcome::Good);
+        assert!(found(&analysis).contains(&"host-bound") && !analysis.in_turns);
+        let gpus = |own: [f64; 2]| {
+            own.map(|seconds| [(PhaseKind::Steady, seconds), (PhaseKind::Tail, 60.0 - seconds)].into())
+                .to_vec()
+        };
+        let mut with = |own| {
+            nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap().gpus = gpus(own);
+            let analysis = analysed(&nodes, Outcome::Good);
+            (analysis.in_turns, found(&analysis).is_empty())
+        };
+        assert_eq!(with([30.0, 30.0]), (true, true));
+        assert_eq!(with([60.0, 30.0]), (true, true));
+        assert_eq!(with([60.0, 50.0]), (false, false));
+        // The second GPU was never used (`idle-gpus`).
+        assert_eq!(with([60.0, 0.0]), (false, false));
+    }
 
     /// What a program did before it failed is no loss of speed: two samples of training are the least that is judged.
     #[test]

@@ -214,37 +214,63 @@ impl Recording {
         self.report_with(node)
     }
 
-    /// What the report says of a job whose second GPU runs the program of another recording, without knowing of the first one.
-    pub(crate) fn said_beside(&self, other: &Recording) -> Result<Option<Said>> {
-        let read = |one: &Recording| fs::read(one.0.join("samples"));
-        let (Ok(first), Ok(second)) = (read(self), read(other)) else { return Ok(None) };
-        let (Some((head, first)), Some((beside, second))) = (timeline(&first), timeline(&second)) else {
-            return Ok(None);
-        };
-        if head.gpus.len() != 1 || beside.gpus.len() != 1 {
-            return Ok(None);
+    /// What the report says of a job on one node whose further GPUs run the programs of other recordings, which begin so many samples
+    /// later and know nothing of this one.
+    pub(crate) fn said_beside(&self, others: &[&Recording], later: usize) -> Result<Option<Said>> {
+        let mut parts = Vec::new();
+        for (recording, wait) in std::iter::once((self, 0)).chain(others.iter().map(|other| (*other, later)))
+        {
+            let (Some(head), samples) = recording.timeline() else { return Ok(None) };
+            // Before its first work, and after its end.
+            let Some(idle) = samples.first().filter(|_| head.gpus.len() == 1).cloned() else {
+                return Ok(None);
+            };
+            let samples: Vec<Sample> = std::iter::repeat_n(idle.clone(), wait).chain(samples).collect();
+            parts.push((head, samples, idle));
         }
-        let mut samples = Vec::new();
-        for (mut one, two) in first.into_iter().zip(second) {
-            one.gpus.extend(two.gpus);
-            for field in HostField::ALL.iter().copied() {
-                let values = one.host.mean(field).zip(two.host.mean(field));
-                let is_share = field.name().ends_with("percent");
-                one.host.put(field, values.map(|(a, b)| if is_share { a.max(b) } else { a + b }));
+        let length = parts.iter().map(|(_, samples, _)| samples.len()).max().unwrap_or(0);
+        parts.iter_mut().for_each(|(_, samples, idle)| samples.resize(length, idle.clone()));
+        let mut parts = parts.into_iter();
+        let Some((mut head, mut samples, _)) = parts.next() else { return Ok(None) };
+        let mut clock = samples.first().context("no sample")?.start;
+        for sample in &mut samples {
+            sample.start = clock;
+            clock = sample.end();
+        }
+        let mut added = Vec::new();
+        for (index, (beside, further, _)) in (1..).zip(parts) {
+            for (one, two) in samples.iter_mut().zip(further) {
+                one.gpus.extend(two.gpus);
+                for field in HostField::ALL.iter().copied() {
+                    let values = one.host.mean(field).zip(two.host.mean(field));
+                    let is_share = field.name().ends_with("percent");
+                    one.host.put(field, values.map(|(a, b)| if is_share { a.max(b) } else { a + b }));
+                }
             }
-            samples.push(one);
+            let uuid = format!("GPU-{index}");
+            head.gpus.extend(beside.gpus.into_iter().map(|gpu| HeadGpu { index, uuid: uuid.clone(), ..gpu }));
+            added.push((index, uuid));
         }
-        let mut gpus = head.gpus.clone();
-        let uuid = "GPU-1".to_owned();
-        gpus.extend(beside.gpus.into_iter().map(|gpu| HeadGpu { index: 1, uuid: uuid.clone(), ..gpu }));
-        let report = self.report_of(Head { gpus, ..head }, samples, |node| {
-            node.gpus.extend(node.gpus.first().cloned().map(|gpu| GpuUse {
-                index: 1,
+        let report = self.report_of(head, samples, |node| {
+            let Some(gpu) = node.gpus.first().cloned() else { return };
+            let more = added.into_iter().map(|(index, uuid)| GpuUse {
+                index,
                 uuid: Reading::Known(uuid),
-                ..gpu
-            }));
+                ..gpu.clone()
+            });
+            node.gpus.extend(more);
         })?;
         Ok(Some(said(&report)?))
+    }
+
+    /// The head and the samples of the recording; nothing if it has none.
+    fn timeline(&self) -> (Option<Head>, Vec<Sample>) {
+        let bytes = fs::read(self.0.join("samples")).unwrap_or_default();
+        timeline(&bytes).map_or((None, Vec::new()), |(head, samples)| (Some(head), samples))
+    }
+
+    pub(crate) fn samples(&self) -> Vec<Sample> {
+        self.timeline().1
     }
 
     /// Seconds that the program lost by what was planted: of the rank that lost most.

@@ -6,7 +6,7 @@ use railgate_model::GpuField;
 use railgate_node_report::usage::{Field, Fold, HostField, Sample, Value, Values};
 
 use crate::expect::Outcome;
-use crate::recording::Said;
+use crate::recording::{Recording, Said};
 use crate::{kinds, recordings};
 
 /// A change of a job's samples, by a number. `None`: not of these.
@@ -364,28 +364,86 @@ fn reports_of_jobs_that_were_cut_off_have_the_same_findings() {
     assert!(count > 0 && others.is_empty(), "{} of {count}:\n{}", others.len(), others.join("\n"));
 }
 
-/// A sweep in one job: a program with nothing to criticise on one GPU, and any other one beside it, which does not wait for the first.
+/// A sweep in one job: a program with nothing to criticise on one GPU, and any other one beside it, which does not wait for the first, and
+/// may begin later. That GPUs are idle before or after their programs is right.
 #[test]
 fn reports_of_two_programs_in_one_job_give_no_wrong_advice() {
+    const IDLE: &str = "no kernel ran on any of 2 GPUs for";
     let (kinds, all) = (kinds(), recordings());
-    let alone: Vec<_> = all.iter().filter(|(_, _, recording)| !recording.has_files()).collect();
     let (mut wrong, mut count) = (Vec::new(), 0);
-    for (gpu, name, recording) in &alone {
-        let good = alone
-            .iter()
-            .filter(|(on, name, _)| on == gpu && ["plain", "forward-only"].contains(&name.as_str()));
+    for (gpu, name, recording) in alone(&all) {
         let ended = recording.said().unwrap().ended;
-        for (_, beside, good) in good {
-            for (first, second) in [(good, recording), (recording, good)] {
-                let Some(said) = first.said_beside(second).unwrap() else { continue };
-                count += 1;
-                let said = Said { ended: ended.clone(), ..said };
-                if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong {
-                    wrong.push(format!("{gpu}/{name} and {beside}: {}", said.advice));
-                }
+        for (first, second, later) in good(&all, gpu)
+            .flat_map(|good| [(good, recording), (recording, good)])
+            .flat_map(|(first, second)| [0, 3, 30].map(|later| (first, second, later)))
+        {
+            let Some(said) = first.said_beside(&[second], later).unwrap() else { continue };
+            count += 1;
+            let said = Said { ended: ended.clone(), ..said };
+            if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong && !said.first.contains(IDLE) {
+                wrong.push(format!("{gpu}/{name}, {later} samples later: {}", said.advice));
             }
         }
     }
     assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
     println!("{count} pairs of programs without wrong advice");
+}
+
+/// Recordings without files of their ranks, which tell of one program only.
+fn alone(all: &[(String, String, Recording)]) -> impl Iterator<Item = (&str, &str, &Recording)> {
+    let alone = all.iter().filter(|(_, _, recording)| !recording.has_files());
+    alone.map(|(gpu, name, recording)| (gpu.as_str(), name.as_str(), recording))
+}
+
+/// Programs on this model with nothing to criticise.
+fn good<'a>(all: &'a [(String, String, Recording)], gpu: &'a str) -> impl Iterator<Item = &'a Recording> {
+    let is_good = move |(on, name, _): &(&str, &str, &Recording)| {
+        *on == gpu && ["plain", "forward-only"].contains(name)
+    };
+    alone(all).filter(is_good).map(|(_, _, recording)| recording)
+}
+
+/// The same program on each of eight GPUs, as in a sweep over settings: each GPU waits for its own host, and none for another GPU.
+#[test]
+fn reports_of_eight_programs_in_one_job_give_no_wrong_advice() {
+    let (kinds, all) = (kinds(), recordings());
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in alone(&all) {
+        let Some(said) = recording.said_beside(&[recording; 7], 0).unwrap() else { continue };
+        count += 1;
+        let said = Said { ended: recording.said().unwrap().ended, ..said };
+        if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong {
+            wrong.push(format!("{gpu}/{name}: {}", said.advice));
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} jobs of eight programs without wrong advice");
+}
+
+/// Two programs one after the other on the same GPU, as in a script with two steps; one of them has nothing to criticise. That the GPU is
+/// idle while the second one starts is right.
+#[test]
+fn reports_of_two_programs_in_turn_give_no_wrong_advice() {
+    const IDLE: &str = "no kernel ran on the GPU for";
+    let (kinds, all) = (kinds(), recordings());
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in alone(&all) {
+        for (other, is_first) in
+            good(&all, gpu).flat_map(|good| [(good.samples(), true), (good.samples(), false)])
+        {
+            let said = recording.said_of(5.0, |own| {
+                let alike = own.first()?.gpus.len() == 1 && other.first()?.gpus.len() == 1;
+                let (one, two) = if is_first { (&other[..], own) } else { (own, &other[..]) };
+                let all = one_after_another(own.first()?, one.iter().chain(two));
+                alike.then_some(all)
+            });
+            let Some(said) = said.unwrap() else { continue };
+            count += 1;
+            if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong && !said.first.contains(IDLE) {
+                wrong.push(format!("{gpu}/{name}, the other one first {is_first}: {}", said.advice));
+            }
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} jobs of two programs in turn without wrong advice");
 }

@@ -45,11 +45,16 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let all: Option<Vec<Pauses>> = used(facts).map(|unit| Pauses::of(unit, seconds)).collect();
     let least = all.and_then(|all| all.into_iter().min_by(|one, other| one.share.total_cmp(&other.share)));
     let Some(least) = least else { return Vec::new() };
-    let (idle_s, idle_phases) = in_phases(facts, PhaseKind::Idle);
-    let (paused_s, count) = (least.share * seconds + idle_s, least.count + idle_phases);
     let set = &facts.rules.pauses;
+    let (idle_s, idle_phases) = in_phases(facts, PhaseKind::Idle);
+    // One or two long stretches are no pauses of the length of the others (`idle-gpus`).
+    let alike = idle_phases >= set.count.get();
+    // The samples beside them hold a part of them.
+    let beside = if alike { 0.0 } else { 2.0 * idle_phases };
+    let (idle_s, idle_phases) = if alike { (idle_s, idle_phases) } else { (0.0, 0.0) };
+    let (paused_s, count) = (least.share * seconds + idle_s, least.count + idle_phases);
     if paused_s < set.share_percent.share() * (seconds + idle_s)
-        || count < set.count.get()
+        || count < set.count.get() + beside
         || paused_s < set.mean_s.get() * count
         || !facts.show_speed()
         || hang::stood_still(facts).is_some()

@@ -1,5 +1,5 @@
 use railgate_model::Reading;
-use railgate_node_report::phases::PhaseKind;
+use railgate_node_report::phases::{Phase, PhaseKind, Phases};
 use railgate_node_report::usage::GpuUsage;
 
 use crate::facts::{Facts, busy, mean_of, median};
@@ -16,7 +16,7 @@ between two of the training, or after it, in which no GPU works while data is co
 medium confidence.",
     why: "all ranks wait while a checkpoint is copied and written.",
     look_alikes: "results that a program copies from its GPUs or writes for other reasons (predictions, metrics, a data set that is prepared
-between epochs). Offloading copies onto the GPUs as well and is not reported.",
+between epochs), and the start of a second program, which reads and writes. Offloading copies onto the GPUs as well and is not reported.",
     fix: "save asynchronously or sharded over the ranks, or less often; docs/resume.md says how often is worth it",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -31,8 +31,11 @@ thresholds! {
     copied_mb_s: Number(200.0), 1.0 to 1000000.0, "MB/s", "and at least this rate is copied off each GPU";
     copied_times: Number(4.0), 1.0 to 1000.0, "times", "and this many times as much as onto it";
     long_percent: Number(10.0), 0.1 to 100.0, "%", "or whole samples without work, while data is written or copied off, have this share of the training with them";
-    alone: Time(10), 0 to 86400, "time", "and, if one such pause is the only save, it takes at least this long: a job may save once at its end";
+    alone: Time(10), 0 to 86400, "time", "a single such pause counts only after the last work, and from this length on";
 }
+
+/// Milliseconds of work between two saves.
+const APART_MS: u64 = 10_000;
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.saving;
@@ -93,15 +96,42 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
 /// `only`: no other saves are known.
 fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
     let trained_s = facts.training_s().filter(|seconds| *seconds > 0.0)?;
+    // Where GPUs of several programs differ, the phases of the node are of none of them.
+    if !facts.ranks_depend && phases(facts).any(|phases| !phases.gpus.is_empty()) {
+        return None;
+    }
     let (seconds, count) = in_phases(facts, PhaseKind::Saving);
     let set = &facts.rules.saving;
     let least_s = set.long_percent.share() * (trained_s + seconds);
-    let least_s = if only && count <= 1.0 { least_s.max(set.alone.seconds()) } else { least_s };
+    // One between two stretches of work may be the start of another program, which reads and writes as well.
+    let alone = only && saves(facts) <= 1;
+    if alone && !at_the_end(facts) {
+        return None;
+    }
+    let least_s = if alone { least_s.max(set.alone.seconds()) } else { least_s };
     let what = || {
         let pauses = if count > 1.0 { format!("{count:.0} pauses") } else { "1 pause".to_owned() };
         format!("{seconds:.0} s in {pauses} while data is written to disks or copied off the GPUs")
     };
     (seconds > 0.0 && seconds >= least_s).then(|| (seconds / trained_s, what()))
+}
+
+fn phases<'f>(facts: &'f Facts<'_>) -> impl Iterator<Item = &'f Phases> {
+    facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref())
+}
+
+/// Whether each node saves last.
+fn at_the_end(facts: &Facts<'_>) -> bool {
+    phases(facts).filter_map(|phases| phases.list.last()).all(|last| last.kind == PhaseKind::Saving)
+}
+
+/// Most saves of a node: pauses with less than [`APART_MS`] between them are one.
+fn saves(facts: &Facts<'_>) -> usize {
+    let of = |phases: &Phases| {
+        let saves: Vec<&Phase> = phases.list.iter().filter(|phase| phase.kind == PhaseKind::Saving).collect();
+        saves.chunk_by(|one, next| next.start < one.end.saturating_add(APART_MS)).count()
+    };
+    phases(facts).map(of).max().unwrap_or(0)
 }
 
 /// Whether much more is copied off a GPU than onto it.
@@ -159,6 +189,12 @@ mod tests {
         // A tenth is the least that is named, and pauses without such data are no saves.
         assert_eq!(found(&[(StartUp, 20), (Steady, 95), (Saving, 20), (Steady, 95)]), []);
         assert_eq!(found(&[(StartUp, 20), (Steady, 60), (Idle, 30), (Steady, 60)]), []);
+        // One between two stretches of work may be the start of another program, also in two parts.
+        assert_eq!(found(&[(StartUp, 20), (Steady, 60), (Saving, 30), (Steady, 60)]), []);
+        assert_eq!(
+            found(&[(StartUp, 20), (Steady, 60), (Saving, 15), (Steady, 5), (Saving, 15), (Steady, 60)]),
+            []
+        );
         // The last checkpoint of a short job.
         assert_eq!(found(&[(StartUp, 12), (Steady, 15), (Saving, 3)]), []);
         assert_eq!(found(&[(StartUp, 12), (Steady, 15), (Saving, 12)]).len(), 1);

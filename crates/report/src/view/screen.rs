@@ -250,6 +250,9 @@ fn none_found(analysis: &Analysis) -> String {
             }
         };
     }
+    if analysis.in_turns {
+        return "its speed is not judged: its programs trained at different times".to_owned();
+    }
     // Without shares of time, most rules had nothing to judge.
     match analysis.shares {
         Reading::Known(_) => "no performance problem found".to_owned(),

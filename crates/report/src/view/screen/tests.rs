@@ -156,6 +156,9 @@ fn verdict_counts_faults_and_refusals_apart() {
         let said = super::verdict(&report, &short);
         assert!(said.ends_with(says), "{said}");
     }
+    let in_turns = railgate_diagnosis::Analysis { in_turns: true, ..analysis.clone() };
+    let said = super::verdict(&report, &in_turns);
+    assert!(said.ends_with("; its speed is not judged: its programs trained at different times"), "{said}");
     // The last attempt's own end is the title and is not counted again.
     report.attempts.truncate(2);
     report.ended = report.attempts[1].ended.clone();
