@@ -114,7 +114,9 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
 /// The errors of one process that it printed again and again, if it printed another one as well.
 fn caught_often<'e>(events: &[&'e Event]) -> BTreeSet<(String, Option<&'e Place>)> {
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
-    for event in events.iter().filter(|event| event.rule.kind == Kind::Cause) {
+    // A port's or a GPU's error may be printed often before it takes effect.
+    let is_cause = |event: &&&Event| event.rule.kind == Kind::Cause && event.rule.points_at.is_none();
+    for event in events.iter().filter(is_cause) {
         *counts.entry((likeness(&event.text), event.place.as_ref())).or_default() += 1;
     }
     if counts.values().all(|count| *count >= CAUGHT) {

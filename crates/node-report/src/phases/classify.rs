@@ -197,7 +197,7 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
 /// Finds the phases in the samples of the time in which the job ran, in time order. `others`: the job has more than one
 /// GPU, so that one can wait for another.
 pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
-    let cells = with_ends_of_waits(cells);
+    let cells = if others { with_ends_of_waits(cells) } else { cells.to_vec() };
     let see =
         |work| -> Vec<Seen<'_>> { cells.iter().filter_map(|cell| Seen::new(cell, others, work)).collect() };
     let by_work = see(CellGpu::work);

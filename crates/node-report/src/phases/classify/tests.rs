@@ -71,6 +71,10 @@ fn the_end_of_a_wait_is_no_training() {
     let trained: f64 = kinds(&cells(&run)).iter().filter(|one| one.0 == Steady).map(|one| one.1).sum();
     assert!(trained <= 5.0, "{:?}", kinds(&cells(&run)));
     assert_eq!(kinds(&cells(&run))[2..], [(Stalled, 45.0), (Tail, 5.0)]);
+    // The only GPU of a job waits for no other.
+    let alone: Vec<Cell> =
+        cells(&run).into_iter().map(|cell| Cell { gpus: vec![cell.gpus[1]], ..cell }).collect();
+    assert!(classify(&alone, false).list.iter().all(|phase| phase.kind != Stalled));
 }
 
 /// A training of 9 s with a sample missing: its two edges are longer than what lies between them.
