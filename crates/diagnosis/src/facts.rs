@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::application::RankApplication;
 use railgate_node_report::comm::{Communicator, RankTime};
+use railgate_node_report::phases::Phases;
 use railgate_node_report::usage::{GpuUsage, Spread};
 use railgate_node_report::{NodeReport, Usage};
 
@@ -211,6 +212,11 @@ impl<'a> Facts<'a> {
     pub(super) fn training_s(&self) -> Option<f64> {
         let known = self.units.iter().filter_map(|unit| Some(unit.usage?.coverage.sampled_s));
         median(known.collect()).filter(|_| self.in_training)
+    }
+
+    /// The phases of each node that knows them.
+    pub(super) fn phases(&self) -> impl Iterator<Item = &'a Phases> {
+        self.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref())
     }
 
     /// Whether idle GPUs show how fast the job was: what a program did before it failed is no loss of speed, and a job that was cut off

@@ -106,7 +106,6 @@ pub(super) fn other_cores(facts: &Facts<'_>) -> Option<f64> {
 
 /// Seconds of all phases of a kind, and their number; median over the nodes.
 pub(super) fn in_phases(facts: &Facts<'_>, kind: PhaseKind) -> (f64, f64) {
-    let lists = || facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref());
     let of = |list: &railgate_node_report::phases::Phases| {
         list.list
             .iter()
@@ -114,7 +113,8 @@ pub(super) fn in_phases(facts: &Facts<'_>, kind: PhaseKind) -> (f64, f64) {
             .map(|phase| (phase.seconds(), 1.0))
             .collect::<Vec<_>>()
     };
-    let sums: Vec<(f64, f64)> = lists()
+    let sums: Vec<(f64, f64)> = facts
+        .phases()
         .map(|phases| of(phases).into_iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
         .collect();
     let seconds = median(sums.iter().map(|sum| sum.0).collect());

@@ -91,9 +91,8 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
 /// The wait until the end that samples show: every node that was sampled to its end saw its GPUs wait or stand idle, and at
 /// least one saw them wait. `None` if an operation was submitted during it, or if no other rank exists.
 fn last_stall(facts: &Facts<'_>, end: UnixMillis) -> Option<(UnixMillis, f64)> {
-    let phases = facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref());
     let mut since: Option<UnixMillis> = None;
-    for phases in phases {
+    for phases in facts.phases() {
         let last = phases.list.last()?;
         if last.kind.is_training() || last.kind == PhaseKind::Evaluating {
             return None;
@@ -188,8 +187,7 @@ fn worked_until(facts: &Facts<'_>) -> Option<UnixMillis> {
 
 /// Whether samples show the GPUs of a node at work when the job ended.
 fn works_to_the_end(facts: &Facts<'_>) -> bool {
-    let phases = facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref());
-    phases.filter_map(|phases| phases.list.last()).any(|last| last.kind.is_training())
+    facts.phases().filter_map(|phases| phases.list.last()).any(|last| last.kind.is_training())
 }
 
 impl Gone<'_> {

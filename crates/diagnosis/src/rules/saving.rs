@@ -97,7 +97,7 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
 fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
     let trained_s = facts.training_s().filter(|seconds| *seconds > 0.0)?;
     // Where GPUs of several programs differ, the phases of the node are of none of them.
-    if !facts.ranks_depend && phases(facts).any(|phases| !phases.gpus.is_empty()) {
+    if !facts.ranks_depend && facts.phases().any(|phases| !phases.gpus.is_empty()) {
         return None;
     }
     let (seconds, count) = in_phases(facts, PhaseKind::Saving);
@@ -116,13 +116,9 @@ fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
     (seconds > 0.0 && seconds >= least_s).then(|| (seconds / trained_s, what()))
 }
 
-fn phases<'f>(facts: &'f Facts<'_>) -> impl Iterator<Item = &'f Phases> {
-    facts.nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref())
-}
-
 /// Whether each node saves last.
 fn at_the_end(facts: &Facts<'_>) -> bool {
-    phases(facts).filter_map(|phases| phases.list.last()).all(|last| last.kind == PhaseKind::Saving)
+    facts.phases().filter_map(|phases| phases.list.last()).all(|last| last.kind == PhaseKind::Saving)
 }
 
 /// Most saves of a node: pauses with less than [`APART_MS`] between them are one.
@@ -131,7 +127,7 @@ fn saves(facts: &Facts<'_>) -> usize {
         let saves: Vec<&Phase> = phases.list.iter().filter(|phase| phase.kind == PhaseKind::Saving).collect();
         saves.chunk_by(|one, next| next.start < one.end.saturating_add(APART_MS)).count()
     };
-    phases(facts).map(of).max().unwrap_or(0)
+    facts.phases().map(of).max().unwrap_or(0)
 }
 
 /// Whether much more is copied off a GPU than onto it.
