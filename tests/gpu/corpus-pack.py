@@ -11,7 +11,7 @@ pauses.json     pauses of the ranks, if the sampler found any
 ranks/, app/    files of NCCL's profiler plugin and of railgate.py: one line for each word that is not zero, its place and its value
 slurm.json, decision.json, slurm-end.json   what Slurm and the controller said
 log             output of the job, at most 200 lines
-said.txt        the summary of the report on the day of the recording: its first lines, up to the first empty one
+said.txt        what the report said on the day of the recording: its first lines without those of the machine and the model
 """
 
 import json
@@ -77,7 +77,14 @@ def clipped(text):
 
 
 def summary(text):
-    return text.split("\n\n", 1)[0].rstrip() + "\n"
+    """The title, what the report said of the job, and its advice."""
+    kept, keep = [], True
+    for line in text.split("\n\n", 1)[0].splitlines():
+        if not line.startswith(" "):
+            keep = line.split(" ", 1)[0] in ("job", "VERDICT", "WHY", "PHASES", "TIME", "SLOW", "DO")
+        if keep:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
 
 
 def pack(source, machine, host):

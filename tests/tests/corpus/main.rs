@@ -24,7 +24,7 @@ use expect::{Half, Kinds, Outcome};
 use recording::Recording;
 
 /// All recordings together, bytes.
-const MOST_BYTES: usize = 6 << 20;
+const MOST_BYTES: usize = 4 << 20;
 
 /// `tests/corpus/known.toml`: a comparison that is not right yet.
 #[derive(Debug, Deserialize)]
