@@ -5,7 +5,7 @@ Writes tests/corpus/<GPU>/<KIND>/ with no name of a machine, no path of it and n
 
 recorded.json   when and on what it was recorded, and when the sampler ended
 truth.json      what the program itself measured, one line for each rank
-node.json       the node report without what follows from the files below
+node.json       the node report without what follows from the files below, without the environment and the GPUs of other jobs
 samples         the sampler's file
 pauses.json     pauses of the ranks, if the sampler found any
 ranks/, app/    files of NCCL's profiler plugin and of railgate.py: one line for each word that is not zero, its place and its value
@@ -87,6 +87,13 @@ def summary(text):
     return "\n".join(kept) + "\n"
 
 
+def needed(node):
+    """The node report without what no row of the report's first screen and no rule reads."""
+    kept = {key: value for key, value in node.items() if key not in ("settings", "steps", "applied")}
+    kept["gpus"] = [gpu for gpu in node["gpus"] if gpu["own"] is not False]
+    return json.dumps(kept, separators=(",", ":")) + "\n"
+
+
 def pack(source, machine, host):
     attempts = sorted(source.glob("report/*/gn1.json"))
     if not attempts:
@@ -109,7 +116,7 @@ def pack(source, machine, host):
     # What is made of raw files is left out where they were recorded.
     raw = {"communication": "ranks", "application": "app"}
     derived = {"usage"} | {key for key, files in raw.items() if any(source.glob(f"{files}/*"))}
-    put("node.json", json.dumps({key: value for key, value in node.items() if key not in derived}, separators=(",", ":")) + "\n")
+    put("node.json", needed({key: value for key, value in node.items() if key not in derived}))
     truths = sorted(source.glob(f"{source.name}.json*"))
     put("truth.json", "".join(path.read_text() for path in truths if not path.name.endswith(".new")))
     samples = at.with_suffix(".samples")
