@@ -59,8 +59,8 @@ fn dies(stage: &Stage<'_>, node: &str) -> Result<()> {
 /// Powers the node on; it takes jobs once its slurmd has registered. Slurm 22.05 drains a node that gets a job while slurmd is
 /// still starting, because the second launch message of the job is a duplicate. And only when the node takes jobs again, it
 /// is told to end the first attempt: if the second one starts at that moment, slurmd runs no prolog for it and the
-/// controller no epilog. So the job is held until the node has run the epilog of the first attempt. Where slurmctld knew that the node
-/// did not answer, it has not asked for that epilog, and none comes.
+/// controller no epilog. So the job is held until slurmd has reported the end of the first attempt's epilog. Where slurmctld
+/// knew that the node did not answer, it has not asked for that epilog, and none comes.
 fn returns(stage: &Stage<'_>, node: &str) -> Result<()> {
     stage.node(node, &["state=drain", "reason=boots"])?;
     let started = |node: &Node| node.field("SlurmdStartTime").to_owned();
@@ -71,11 +71,11 @@ fn returns(stage: &Stage<'_>, node: &str) -> Result<()> {
     })?;
     stage.admin(&["scontrol", "hold"])?;
     stage.node(node, &["state=resume"])?;
-    let log = stage.cluster.path(node, "/var/log/railgate.log")?;
-    let epilog = format!("job={} ", stage.job);
+    let log = stage.cluster.path(node, "/var/log/slurm/slurmd.log")?;
+    // Not the line of railgate's epilog, which slurmd waits for before it ends the attempt.
+    let ended = format!("JobId={}: sent epilog complete msg", stage.job);
     let ran = poll::until(Duration::from_secs(20), "the epilog of the first attempt", || {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        Ok(text.lines().any(|line| line.contains("epilog: ") && line.contains(&epilog)).then_some(()))
+        Ok(std::fs::read_to_string(&log).unwrap_or_default().contains(&ended).then_some(()))
     });
     if let Err(why) = ran {
         println!("job {}: no epilog of the first attempt: {why:#}", stage.job);
