@@ -35,6 +35,10 @@ const BUSY: f64 = 90.0;
 /// An optimizer on the host copies all the time.
 const WRITES: f64 = 50e6;
 const COPIES: f64 = 200e6;
+/// A save copies this many times as much off the GPUs as onto them; parts of a model that are swapped go both ways.
+const ONE_WAY: f64 = 4.0;
+/// Memory of a GPU that no process has opened, at most: a context alone takes about 500 MiB (docs/accuracy.md).
+const NO_CONTEXT_MIB: f64 = 256.0;
 /// Maximum number of phases; the shortest are merged with their neighbours.
 const MOST: usize = 48;
 
@@ -58,6 +62,10 @@ pub(crate) struct CellGpu {
     pub(crate) dram: Option<f64>,
     /// Bytes per second sent over PCIe.
     pub(crate) sent: f64,
+    /// Bytes per second received over PCIe.
+    pub(crate) received: f64,
+    /// Memory in use, beyond the driver's own.
+    pub(crate) memory_mib: Option<f64>,
 }
 
 impl CellGpu {
@@ -125,8 +133,9 @@ struct Seen<'a> {
     waits: bool,
     /// At least half of the GPUs wait for another one, which works.
     mixed: bool,
-    /// Bytes per second copied from the node's GPUs.
+    /// Bytes per second copied from the node's GPUs, and onto them.
     sent: f64,
+    received: f64,
     /// Time with any kernel, mean over the GPUs, percent.
     kernels: f64,
 }
@@ -149,6 +158,7 @@ impl<'a> Seen<'a> {
             waits: waiting > 0 && working == 0,
             mixed: working > 0 && 2 * waiting >= known.len(),
             sent: known.iter().map(|gpu| gpu.sent).sum(),
+            received: known.iter().map(|gpu| gpu.received).sum(),
             kernels: known.iter().map(|gpu| gpu.kernels.unwrap_or(100.0)).sum::<f64>() / count(known.len()),
         })
     }
@@ -186,12 +196,50 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
     let number = |cell: &Cell| start_at(starts, cell.start.midpoint(cell.end));
     let mut all = Course::default();
     for of_start in cells.chunk_by(|one, next| number(one) == number(next)) {
-        let course = classify(of_start, others);
         let start_number = of_start.first().map_or(0, number);
-        all.list.extend(course.list.into_iter().map(|phase| Phase { start_number, ..phase }));
-        all.training.extend(course.training);
+        let is_one_of_several = programs(of_start, others).nth(1).is_some();
+        let mut programs = programs(of_start, others).peekable();
+        while let Some(program) = programs.next() {
+            let course = classify(program, others);
+            let is_last = programs.peek().is_none();
+            let between = |kind| if kind == PhaseKind::Tail && !is_last { PhaseKind::StartUp } else { kind };
+            let numbered = |phase: Phase| Phase { kind: between(phase.kind), start_number, ..phase };
+            // What its last sample holds besides the training.
+            let rest = course.list.last().zip(program.last()).filter(|_| !is_last);
+            let rest = rest.map(|(phase, cell)| Phase {
+                kind: PhaseKind::Tail,
+                start: phase.end,
+                end: cell.end,
+                ..*phase
+            });
+            all.list.extend(course.list.into_iter().chain(rest).map(numbered));
+            // Many edges look like pauses.
+            let edges = usize::from(is_one_of_several);
+            let inner = course.training.get(edges..course.training.len().saturating_sub(edges));
+            all.training.extend(inner.unwrap_or_default());
+        }
     }
     Course { list: joined(all.list), ..all }
+}
+
+/// The samples of each program of a script that runs one after the other: one has ended when no process has a GPU open after it worked.
+/// What follows the last work belongs to the last one.
+fn programs(cells: &[Cell], others: bool) -> impl Iterator<Item = &[Cell]> {
+    let works = move |cell: &Cell| {
+        cell.gpus.iter().any(|gpu| matches!(gpu.activity(others), GpuActivity::Works | GpuActivity::Waits))
+    };
+    let is_closed = |cell: &Cell| {
+        let closed = |gpu: &CellGpu| gpu.memory_mib.is_some_and(|mib| mib <= NO_CONTEXT_MIB);
+        !cell.gpus.is_empty() && cell.gpus.iter().all(closed)
+    };
+    let last = cells.iter().rfind(|cell| works(cell)).map_or(0, |cell| cell.start);
+    let mut worked = false;
+    cells.chunk_by(move |one, _| {
+        worked |= works(one);
+        let ended = worked && one.start < last && is_closed(one);
+        worked &= !ended;
+        !ended
+    })
 }
 
 /// Finds the phases in the samples of the time in which the job ran, in time order. `others`: the job has more than one
@@ -241,6 +289,7 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
             _ => one.pause(with_work),
         })
         .collect();
+    judge_copies(kinds.get_mut(..last).unwrap_or_default(), &seen);
     let whole: Vec<bool> = seen.iter().map(|one| one.level >= WHOLE * usual).collect();
     slow_down(&mut kinds, &whole);
     let mut list: Vec<Phase> = seen.iter().zip(&kinds).map(|(one, kind)| one.phase(*kind)).collect();
@@ -285,6 +334,25 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
         .filter_map(|at| Some(seen.get(at)?.cell.start))
         .collect();
     Course { list: joined(list), training }
+}
+
+/// A pause in which as much is copied onto the GPUs as off them is no save.
+fn judge_copies(kinds: &mut [PhaseKind], seen: &[Seen<'_>]) {
+    let is_saved = |kind: &PhaseKind, one: &Seen<'_>| *kind == PhaseKind::Saving && one.cell.written < WRITES;
+    let mut at = 0;
+    while at < kinds.len() {
+        let rest = || kinds.iter().zip(seen).skip(at);
+        let is_pause = |kind: &PhaseKind| matches!(kind, PhaseKind::Idle | PhaseKind::Saving);
+        let length = rest().take_while(|(kind, _)| is_pause(kind)).count();
+        let bytes = |of: fn(&Seen<'_>) -> f64| -> f64 {
+            rest().take(length).map(|(_, one)| of(one) * one.seconds()).sum()
+        };
+        if bytes(|one| one.sent) < ONE_WAY * bytes(|one| one.received) {
+            let pause = kinds.iter_mut().zip(seen).skip(at).take(length);
+            pause.filter(|(kind, one)| is_saved(kind, one)).for_each(|(kind, _)| *kind = PhaseKind::Idle);
+        }
+        at += length.max(1);
+    }
 }
 
 /// A GPU whose wait ended within a sample did no work in it, although its kernels did not run all the time.

@@ -150,6 +150,8 @@ pub(crate) fn cell(sample: &Sample) -> Cell {
         tensor: values.mean(GpuField::Tensor),
         dram: values.mean(GpuField::Dram),
         sent: values.mean(GpuField::PcieTx).unwrap_or(0.0),
+        received: values.mean(GpuField::PcieRx).unwrap_or(0.0),
+        memory_mib: values.mean(GpuField::MemoryUsed),
     };
     Cell {
         start: sample.start,

@@ -4,7 +4,8 @@ use crate::phases::{Phase, Phases, by_gpu};
 const STEP: UnixMillis = 5000;
 
 fn gpu(kernels: f64, sm: f64, tensor: f64, dram: f64) -> CellGpu {
-    CellGpu { kernels: Some(kernels), sm: Some(sm), tensor: Some(tensor), dram: Some(dram), sent: 0.0 }
+    let (kernels, sm, tensor, dram) = (Some(kernels), Some(sm), Some(tensor), Some(dram));
+    CellGpu { kernels, sm, tensor, dram, ..CellGpu::default() }
 }
 
 fn trains() -> CellGpu {
@@ -209,6 +210,44 @@ fn copies_that_go_with_the_work_are_no_save() {
     let mut dump = alike(&[(trains(), 3), (quiet(), 2)]);
     dump[3].written = 4e8;
     assert_eq!(kinds(&dump), [(Steady, 15.0), (Tail, 10.0)]);
+}
+
+/// Parts of a model that are swapped between the host and the GPU: each goes onto it and off it again.
+#[test]
+fn copies_both_ways_are_no_save() {
+    let copies = |sent, received| CellGpu { sent, received, ..quiet() };
+    let run = |sent, received| {
+        alike(&[(trains(), 3), (copies(sent, 1e6), 2), (copies(1e6, received), 1), (trains(), 3)])
+    };
+    assert_eq!(kinds(&run(0.5e9, 1e9)), [(Steady, 15.0), (Idle, 15.0), (Steady, 15.0)]);
+    assert_eq!(kinds(&run(0.5e9, 0.2e9)), [(Steady, 15.0), (Saving, 10.0), (Idle, 5.0), (Steady, 15.0)]);
+    // What is written to disks meanwhile may be a save.
+    let mut written = run(0.5e9, 1e9);
+    written[3].written = 4e8;
+    assert_eq!(kinds(&written), [(Steady, 15.0), (Saving, 5.0), (Idle, 10.0), (Steady, 15.0)]);
+}
+
+/// A script that runs one program after the other: between two of them no process has the GPU open, as in the last sample of the first
+/// program.
+#[test]
+fn each_program_of_a_script_has_phases_of_its_own() {
+    let with = |memory_mib, gpu: CellGpu| CellGpu { memory_mib: Some(memory_mib), ..gpu };
+    let run = |between| {
+        let one = [(with(600.0, quiet()), 2), (with(9e3, trains()), 3), (with(between, partly(0.6)), 1)];
+        let rest = [(with(between, quiet()), 1)];
+        alike(&[one.as_slice(), &rest, &one, &rest].concat())
+    };
+    let found = |cells: &[Cell]| {
+        let course = classify_starts(cells, false, &[]);
+        let list = course.list.iter().map(|phase| (phase.kind, phase.seconds())).collect::<Vec<_>>();
+        (list, course.training.len())
+    };
+    let apart = [(StartUp, 10.0), (Steady, 18.0), (StartUp, 17.0), (Steady, 18.0), (Tail, 7.0)];
+    // Without the first and the last sample of each.
+    assert_eq!(found(&run(0.0)), (apart.to_vec(), 2));
+    // One program that rests.
+    let rests = [(StartUp, 10.0), (Steady, 20.0), (Idle, 15.0), (Steady, 18.0), (Tail, 7.0)];
+    assert_eq!(found(&run(883.0)), (rests.to_vec(), 7));
 }
 
 /// A handler of SIGTERM saves after a stall.
