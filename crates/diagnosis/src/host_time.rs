@@ -4,12 +4,16 @@
 
 use railgate_model::Reading;
 use railgate_node_report::phases::PhaseKind;
+use railgate_node_report::usage::GpuUsage;
 
 use super::facts::{Facts, Unit, busy, mean_of, median};
 use super::rules::idle_gpus::is_unused;
 
 /// Below this share of the CPU time that they wanted, threads that lack a core do not stop their process.
 const FEW_LACK: f64 = 0.25;
+
+/// A process that polls for the end of its kernels uses the CPU for at least this share of the time with kernels.
+const SPINS: f64 = 0.9;
 
 /// Of one GPU, shares of the time that is judged, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +41,15 @@ impl HostTime {
     /// Time in which no kernel runs and every thread of the GPU's processes sleeps. A lower bound: threads that run at
     /// the same time count twice as running.
     pub(super) fn asleep(&self) -> f64 {
-        (1.0 - self.cpu - self.wait).clamp(0.0, self.idle)
+        let awake = self.cpu + self.wait;
+        let most = if self.spins() { 1.0 - awake } else { self.idle - awake };
+        most.clamp(0.0, self.idle)
+    }
+
+    /// Whether a thread may be busy while kernels run, as in PyTorch, which polls for their end. JAX sleeps meanwhile, so that all of its CPU
+    /// time may be in the time without kernels.
+    fn spins(&self) -> bool {
+        self.cpu >= SPINS * (1.0 - self.idle)
     }
 
     /// Time in which no kernel runs and a thread waits for a core. Kernels are taken to cover as much of the waiting as of
@@ -53,9 +65,9 @@ impl HostTime {
         if self.wait > 0.0 { self.wait / (self.cpu + self.wait) } else { 0.0 }
     }
 
-    /// Time in which no kernel runs and a thread computes.
+    /// Time in which no kernel runs and a thread computes. 0 if it is not known when the threads ran.
     pub(super) fn computes(&self) -> f64 {
-        (self.idle - self.asleep() - self.starved()).max(0.0)
+        if self.spins() { (self.idle - self.asleep() - self.starved()).max(0.0) } else { 0.0 }
     }
 }
 
@@ -90,16 +102,28 @@ pub(super) fn of_all<'f, 'a>(facts: &'f Facts<'a>) -> Option<Vec<(&'f Unit<'a>, 
     all.filter(|all| !all.is_empty())
 }
 
+/// Number of GPUs that one process drives, if it drives all that the job uses: the CPU time of each GPU's processes is then nearly all
+/// CPU time of the job. Processes of their own have a part of it each.
+pub(super) fn one_process(facts: &Facts<'_>) -> Option<usize> {
+    /// More than the larger one of two processes of the same work uses.
+    const NEARLY_ALL: f64 = 0.75;
+    let [usage] = facts.usages[..] else { return None };
+    let cores = usage.host.cpu_cores.known()?.mean;
+    let all = of_all(facts)?;
+    let has_all = all.iter().all(|(_, host)| host.cpu >= NEARLY_ALL * cores);
+    (all.len() > 1 && cores > 0.0 && has_all).then_some(all.len())
+}
+
 /// CPU cores per used GPU that processes of the job use which use no GPU: data loaders, compilers. Median over the nodes.
 pub(super) fn other_cores(facts: &Facts<'_>) -> Option<f64> {
+    /// Of a GPU's process whose CPU time is not known: it polls for the end of its kernels.
+    const POLLING: f64 = 1.0;
     let of_nodes = facts.usages.iter().filter_map(|usage| {
-        let own: Option<f64> = usage
-            .gpus
-            .iter()
-            .map(|gpu| Some(mean_of(&gpu.counters.process_cpu_percent).known()? / 100.0))
-            .sum();
+        let known = |gpu: &GpuUsage| mean_of(&gpu.counters.process_cpu_percent).known().copied();
+        let own: f64 =
+            usage.gpus.iter().map(|gpu| known(gpu).map_or(POLLING, |percent| percent / 100.0)).sum();
         let gpus = f64::from(u32::try_from(usage.gpus.len()).ok()?);
-        Some((usage.host.cpu_cores.known()?.mean - own?).max(0.0) / gpus)
+        Some((usage.host.cpu_cores.known()?.mean - own).max(0.0) / gpus)
     });
     median(of_nodes.collect())
 }
@@ -120,4 +144,23 @@ pub(super) fn in_phases(facts: &Facts<'_>, kind: PhaseKind) -> (f64, f64) {
     let seconds = median(sums.iter().map(|sum| sum.0).collect());
     let count = median(sums.iter().map(|sum| sum.1).collect());
     (seconds.unwrap_or(0.0), count.unwrap_or(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HostTime;
+
+    /// PyTorch polls for the end of its kernels; JAX sleeps meanwhile, so that its CPU time may all be in the time without kernels.
+    #[test]
+    fn a_process_that_does_not_poll_may_compute_in_all_idle_time() {
+        let of = |idle, cpu| {
+            let host = HostTime { idle, cpu, wait: 0.0 };
+            [host.asleep(), host.computes()].map(|share| (100.0 * share).round())
+        };
+        assert_eq!(of(0.45, 0.55), [45.0, 0.0]);
+        assert_eq!(of(0.45, 1.0), [0.0, 45.0]);
+        assert_eq!(of(0.85, 0.19), [81.0, 4.0]);
+        assert_eq!(of(0.45, 0.48), [0.0, 0.0]);
+        assert_eq!(of(0.45, 0.2), [25.0, 0.0]);
+    }
 }

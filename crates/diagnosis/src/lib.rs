@@ -263,7 +263,10 @@ pub fn analyse(
         nodes.iter().filter_map(|node| Some(node.usage.as_ref()?.coverage.interval_s)).fold(0.0, f64::max);
     let least_s = LEAST_TRAINED_S.max(LEAST_TRAINED_SAMPLES * interval_s);
     let too_short_s = (!phases.is_empty() && trained_s < least_s).then_some(least_s);
-    let in_turns = !facts.ranks_depend && phases::in_turns(nodes);
+    // Of short programs one after the other only the edges are known.
+    let hardly_known = || judged.training_s().is_none_or(|seconds| seconds < least_s);
+    let in_turns =
+        !facts.ranks_depend && phases::in_turns(nodes) || phases::in_series(nodes) && hardly_known();
     let unjudged = |rule: &Rule| {
         rule.over == Over::Training && (too_short_s.is_some() || in_turns && rule.class != Class::Hardware)
     };

@@ -64,6 +64,18 @@ pub(crate) fn in_turns(nodes: &[NodeReport]) -> bool {
     nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref()).any(in_turns)
 }
 
+/// Whether one program ran after the other: each has a start-up of its own.
+pub(crate) fn in_series(nodes: &[NodeReport]) -> bool {
+    let in_series = |phases: &Phases| {
+        let starts = phases.list.chunk_by(|one, next| one.start_number == next.start_number);
+        starts.into_iter().any(|start| {
+            let mut trained = start.iter().skip_while(|phase| !phase.kind.is_training());
+            trained.any(|phase| phase.kind == PhaseKind::StartUp)
+        })
+    };
+    nodes.iter().filter_map(|node| node.usage.as_ref()?.phases.as_ref()).any(in_series)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use railgate_model::{GpuCounters, GpuField, Reading};

@@ -12,11 +12,12 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
 a report: idle GPUs on nodes where processes wait for disks (I/O pressure, where
-copies off the GPUs are known), almost all of the job's cores are in use, or the GPUs'
-processes sleep while other processes of the job, their data loaders, compute: medium confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
+copies off the GPUs are known), almost all of the job's cores are in use, other processes than the GPUs' among them, or the GPUs'
+processes sleep while other processes of the job, as data loaders, compute: medium confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
     why: "allocated GPUs wait for the data loaders.",
     look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
-program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle.",
+program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle. Other processes that compute may also be
+environments, scoring, or the client of a server, for which more loader workers do nothing.",
     fix: "more loader workers, prefetch, data on local disks or fewer small files",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -35,6 +36,10 @@ thresholds! {
     asleep_percent: Number(15.0), 0.1 to 100.0, "%", "or each GPU's processes sleep for at least this share of the time while it runs no kernel";
     loader_cores: Number(0.8), 0.1 to 1000.0, "cores", "and processes of the job that use no GPU use at least this many cores per GPU meanwhile";
 }
+
+/// For a job whose other processes compute while those of its GPUs sleep.
+const FEEDERS_FIX: &str = "data loaders: more loader workers, prefetch, data on local disks or fewer small files; environments, scoring or clients: more of \
+    them at the same time, or beside the GPUs' work";
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.input_bound;
@@ -68,6 +73,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let io = of_hosts(|host| host.io_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
     let starved = of_hosts(|host| host.cpu_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
     let cpu = of_hosts(|host| Some(host.cpu_cores.known()?.mean / host.cpus_allowed.known()?)).unwrap_or(0.0);
+    // The GPUs' own processes keep a core busy while they wait for kernels, and need no loaders.
+    let others_compute = other_cores(facts).is_none_or(|cores| cores >= set.loader_cores.get());
     if busy > set.busy_percent.get() || sm > set.sm_percent.get() {
         return Vec::new();
     }
@@ -83,7 +90,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let saves = facts.units.iter().filter_map(|unit| unit.gpu).any(|gpu| saving::copies_off(facts, gpu));
     let why = if io > set.io_pressure_percent.get() && copies_are_known && !saves {
         format!("at least one process waits for disks {io:.0} % of the time")
-    } else if cpu > set.cores_percent.share() {
+    } else if cpu > set.cores_percent.share() && others_compute {
         format!("{:.0} % of the job's cores are busy", 100.0 * cpu)
     } else {
         return Vec::new();
@@ -110,10 +117,10 @@ fn loaders_compute(facts: &Facts<'_>) -> Option<Found> {
     }
     let what = format!(
         "each GPU's process sleeps {:.0} % of the time while its GPU runs no kernel, and other processes of the job use {cores:.1} \
-         CPU cores per GPU: the GPUs probably wait for the data loaders",
+         CPU cores per GPU: the GPUs probably wait for these, data loaders or others that feed them",
         100.0 * asleep
     );
     let mut found = Found::new("medium", String::new(), what);
-    found.costs = Some(asleep);
+    (found.costs, found.fix) = (Some(asleep), Some(FEEDERS_FIX));
     Some(found)
 }

@@ -4,6 +4,7 @@ use railgate_node_report::plain::float;
 use railgate_node_report::usage::GpuUsage;
 
 use super::hang::stood_still;
+use super::{cpu_contention, pausing_rank, sleeping_rank};
 use crate::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
 use crate::host_time;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -41,6 +42,13 @@ thresholds! {
     copied_gb_s: Number(5.0), 0.0 to 1000.0, "GB/s", "and at most this rate of data is copied over PCIe, both directions together";
     cores_percent: Number(80.0), 0.0 to 100.0, "%", "and at least this much of a core is busy for each GPU";
 }
+
+/// For a job whose kernels may be NCCL's, which wait.
+const PROFILER_FIX: &str = "`--railgate-profiler=on` tells the two apart in the next run: small kernels need CUDA graphs, torch.compile or larger batches";
+
+/// For a program that does not report, whose processes compute for longer than its small kernels run.
+const BUSY_THREAD_FIX: &str = "`py-spy dump --pid PID` shows what the busy thread does: if it launches kernels, CUDA graphs, torch.compile or larger batches; \
+    if it prepares input or runs an environment, do that in other processes";
 
 /// Kernels use few SMs because they are too small or run one at a time, or no kernel runs because the next one
 /// is launched late.
@@ -80,8 +88,15 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     }));
     let mut found = Found::new(confidence, String::new(), said.join("; "));
     // CUDA graphs gain what is lost between kernels, larger batches what small ones leave; both together gain less than the sum.
-    let lost = small.map_or(0.0, |small| (1.0 - small.sms) * small.own / 100.0).max(gap.unwrap_or(0.0));
+    let of_small = small.map_or(0.0, |small| (1.0 - small.sms) * small.own / 100.0);
+    let lost = of_small.max(gap.unwrap_or(0.0));
     found.costs = Some((lost * within.unwrap_or(1.0)).clamp(0.0, 1.0));
+    // From outside, Python that launches kernels and Python that makes the input are the same.
+    found.fix = match gap {
+        Some(gap) if silent && gap > of_small => Some(BUSY_THREAD_FIX),
+        None if confidence == "low" => Some(PROFILER_FIX),
+        _ => None,
+    };
     vec![found]
 }
 
@@ -145,6 +160,8 @@ impl<'a> Means<'a> {
             Some(own) => (self.of_steps(own), "high"),
             None if facts.alone() => (busy, "high"),
             None if facts.outcome != Outcome::Good => return None,
+            // The others' kernels wait for it.
+            None if a_rank_is_late(facts) => return None,
             None => (busy, "low"),
         };
         let sms = own_sms(sm, own);
@@ -221,6 +238,12 @@ fn gap_of(unit: &Unit<'_>, least_steps: f64) -> Option<f64> {
     // reported.
     let of_few = (1.0 - times.p50 / times.mean).max(0.0);
     Some(1.0 - busy - app.input_s? / times.total - of_few)
+}
+
+/// Whether another rule names one rank that the others wait for.
+fn a_rank_is_late(facts: &Facts<'_>) -> bool {
+    let rules = [sleeping_rank::find, pausing_rank::find, cpu_contention::find];
+    rules.iter().flat_map(|rule| rule(facts)).any(|found| !found.part.is_empty())
 }
 
 /// Percent of all time in which a GPU ran kernels other than NCCL's; `None` if NCCL's time is not known.

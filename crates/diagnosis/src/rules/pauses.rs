@@ -2,7 +2,7 @@ use railgate_node_report::phases::PhaseKind;
 
 use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
 use crate::facts::{Facts, busy, median};
-use crate::host_time::{HostTime, Pauses, in_phases, used};
+use crate::host_time::{HostTime, Pauses, in_phases, one_process, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -15,8 +15,9 @@ steps look like. The CPU time of the GPUs' processes shows whether they computed
 and a loader that is a little too slow leave shorter gaps.",
     why: "no GPU works in these times, and a mean over the whole job hides them.",
     look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
-and requests that come rarely all look the same from outside. A copy off the GPUs at the same time is named by `saving`, waiting for
-disks by `input-bound`; as much off the GPUs as onto them goes with work on the host.",
+and requests that come rarely all look the same from outside, and so does a server that polls for them. A copy off the GPUs at the same
+time is named by `saving`, waiting for disks by `input-bound`; as much off the GPUs as onto them goes with work on the host. GPUs that one
+process drives may work in turn, so that none of them pauses for the others (`host-bound`).",
     fix: "report checkpoints and input with railgate.checkpoint() and railgate.waiting(); move evaluation off the loop or make it rarer",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -59,6 +60,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         || !facts.show_speed()
         || hang::stood_still(facts).is_some()
         || known.iter().any(|rule| !rule(facts).is_empty())
+        || one_process(facts).is_some()
     {
         return Vec::new();
     }
@@ -69,13 +71,14 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let of = |get: fn(&HostTime) -> f64| {
         median(used(facts).filter_map(HostTime::of).map(|host| get(&host)).collect())
     };
-    // Most of the idle time is in pauses, so that what the processes do in it is what they do in the pauses.
+    // What the processes do in the idle time of the training is what they do in pauses that are most of it; what they do in whole
+    // samples without work is not known.
     let mut fix = None;
     let meanwhile = match (of(HostTime::asleep), of(HostTime::computes)) {
         (Some(asleep), Some(computes)) if asleep > 2.0 * computes => {
             "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person".to_owned()
         }
-        (Some(asleep), Some(computes)) if computes > 2.0 * asleep => match saving::copies_both_ways(facts) {
+        (Some(asleep), Some(computes)) if computes > 2.0 * asleep && idle_s <= 0.5 * paused_s => match saving::copies_both_ways(facts) {
             Some((off, onto)) => {
                 fix = Some(HOST_FIX);
                 format!(
@@ -83,7 +86,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
                      gradients or an optimizer on the host, or other work on data of the GPUs"
                 )
             }
-            None => "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection or other work between steps"
+            None => "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection, polling for requests or other \
+                     work between steps"
                 .to_owned(),
         },
         _ => "evaluation, saving, input, requests or other work between steps".to_owned(),

@@ -3,7 +3,7 @@ use railgate_node_report::phases::{Phase, PhaseKind, Phases};
 use railgate_node_report::usage::GpuUsage;
 
 use crate::facts::{Facts, busy, mean_of, median};
-use crate::host_time::{Pauses, in_phases, used};
+use crate::host_time::{Pauses, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -34,6 +34,14 @@ thresholds! {
     alone: Time(10), 0 to 86400, "time", "a single such pause counts only after the last work, and from this length on";
 }
 
+/// From outside, a checkpoint and results that are copied off the GPU are the same.
+const PROBABLY: &str = "the job probably saves checkpoints or copies its results to the host";
+const SILENT_FIX: &str = "checkpoints: save asynchronously or sharded over the ranks, or less often (docs/resume.md says how often is worth it); results: reduce \
+    them on the GPU, and copy to pinned memory while the next batch runs";
+
+/// Share of the idle time that is in pauses of 0.4 s or longer if the job saves in it.
+const MOST_PAUSES: f64 = 0.4;
+
 /// Milliseconds of work between two saves.
 const APART_MS: u64 = 10_000;
 
@@ -56,14 +64,15 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let long = in_whole_samples(facts, short.is_none());
     let what = match (&short, &long) {
         (None, None) => return Vec::new(),
-        (Some((_, short)), None) => format!("{short}: the job probably saves checkpoints meanwhile"),
-        (None, Some((_, long))) => format!("no GPU works for {long}: the job probably saves checkpoints"),
+        (Some((_, short)), None) => format!("{short}: {PROBABLY} meanwhile"),
+        (None, Some((_, long))) => format!("no GPU works for {long}: {PROBABLY}"),
         (Some((_, short)), Some((_, long))) => {
-            format!("{short}: the job probably saves checkpoints meanwhile; no GPU works for another {long}")
+            format!("{short}: {PROBABLY} meanwhile; no GPU works for another {long}")
         }
     };
     let mut found = Found::new("medium", String::new(), what);
     found.costs = Some([short, long].into_iter().flatten().map(|(share, _)| share).sum());
+    found.fix = Some(SILENT_FIX);
     vec![found]
 }
 
@@ -80,9 +89,12 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
     if busy > set.busy_percent.get() || !is_saved(set, off, onto) {
         return None;
     }
+    let all_idle = (100.0 - busy) / 100.0;
     let (idle, at_a_time) = match longest_pauses(facts) {
+        // A copy in each step is no save.
+        Some(pauses) if pauses.share < MOST_PAUSES * all_idle => return None,
         Some(pauses) => (pauses.share, format!(", {:.1} s at a time", pauses.mean_s)),
-        None => ((100.0 - busy) / 100.0, String::new()),
+        None => (all_idle, String::new()),
     };
     let copied = off / 1e6;
     let idle_percent = 100.0 * idle;
@@ -100,8 +112,10 @@ fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
     if !facts.ranks_depend && facts.phases().any(|phases| !phases.gpus.is_empty()) {
         return None;
     }
-    let (seconds, count) = in_phases(facts, PhaseKind::Saving);
     let set = &facts.rules.saving;
+    let of_nodes: Vec<Vec<f64>> = facts.phases().map(|phases| lengths_of_saves(phases, set)).collect();
+    let seconds = median(of_nodes.iter().map(|saves| saves.iter().sum()).collect()).unwrap_or(0.0);
+    let count = median(of_nodes.iter().map(|saves| saves.iter().map(|_| 1.0).sum()).collect()).unwrap_or(0.0);
     let least_s = set.long_percent.share() * (trained_s + seconds);
     // One between two stretches of work may be the start of another program, which reads and writes as well.
     let alone = only && saves(facts) <= 1;
@@ -114,6 +128,16 @@ fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
         format!("{seconds:.0} s in {pauses} while data is written to disks or copied off the GPUs")
     };
     (seconds > 0.0 && seconds >= least_s).then(|| (seconds / trained_s, what()))
+}
+
+/// Seconds of each save. The last one of a program that another one follows is the only one of that program, perhaps.
+fn lengths_of_saves(phases: &Phases, set: &Settings) -> Vec<f64> {
+    let next = phases.list.iter().skip(1).map(|next| Some(next.kind)).chain([None]);
+    let saves = phases.list.iter().zip(next).filter(|(phase, _)| phase.kind == PhaseKind::Saving);
+    let counts = |(phase, next): &(&Phase, Option<PhaseKind>)| {
+        *next != Some(PhaseKind::StartUp) || phase.seconds() >= set.alone.seconds()
+    };
+    saves.filter(counts).map(|(phase, _)| phase.seconds()).collect()
 }
 
 /// Whether each node saves last.
@@ -130,10 +154,12 @@ fn saves(facts: &Facts<'_>) -> usize {
     facts.phases().map(of).max().unwrap_or(0)
 }
 
-/// Whether much more is copied off a GPU than onto it.
+/// Whether much more is copied off a GPU than onto it, at a quarter of a save's rate or more: a part of the time may be a save's.
 pub(super) fn copies_off(facts: &Facts<'_>, gpu: &GpuUsage) -> bool {
     let (off, onto) = (mean_of(&gpu.counters.pcie_tx_bytes_s), mean_of(&gpu.counters.pcie_rx_bytes_s));
-    off.known().zip(onto.known()).is_some_and(|(off, onto)| is_saved(&facts.rules.saving, *off, *onto))
+    off.known()
+        .zip(onto.known())
+        .is_some_and(|(off, onto)| is_saved(&facts.rules.saving, 4.0 * off, 4.0 * onto))
 }
 
 /// Data that goes off each GPU and onto it, MB/s, if it goes both ways at the rate of a save: work on the host needs it.

@@ -1,7 +1,8 @@
 use super::hang::stood_still;
 use super::idle_gpus::is_unused;
 use super::{cpu_contention, pausing_rank, slow_clock};
-use crate::facts::{Facts, Unit, busy, median, median_of_others, sorted};
+use crate::facts::{Facts, Unit, busy, mean_of, median, median_of_others, sorted};
+use crate::host_time::Pauses;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -34,6 +35,11 @@ thresholds! {
     idle_percent: Number(10.0), 0.1 to 100.0, "% of the time", "a straggler's GPU runs kernels for a share of the time that is below theirs by more than this";
 }
 
+/// A GPU has less work than the others if its SMs lack this much of what its time with kernels lacks.
+const LESS_WORK: f64 = 0.5;
+/// Pauses of 0.4 s or longer are the cause if they make up this much of that.
+const PAUSES: f64 = 0.6;
+
 /// The straggler's GPU is idle while the others wait for it inside NCCL, which counts as busy.
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     // A rank that stopped entirely is reported by `hang`.
@@ -46,6 +52,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let by_wait = waits(facts);
     let by_idle = idles(facts);
     let all_busy = sorted(facts.units.iter().filter_map(percent).collect());
+    let all_paused = facts.units.iter().filter_map(|unit| Some(paused(facts, unit)?.share));
+    let all_paused = sorted(all_paused.collect());
     let mut found = Vec::new();
     for unit in &facts.units {
         let name = unit.name();
@@ -76,8 +84,17 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             (true, false) => "the others wait for it in NCCL",
             _ => "its GPU is idle while the others are busy",
         };
-        let what = format!("{name} arrives late in every step (GPU clock normal): {signs}");
+        // Without NCCL's plugin `pausing-rank` does not know them.
+        let rare = pauses(facts, unit, &all_paused)
+            .filter(|(share, _)| idle.is_some_and(|idle| *share >= PAUSES * idle));
+        let what = match rare {
+            Some((_, mean_s)) => format!(
+                "{name} pauses now and then, {mean_s:.1} s at a time (GPU clock normal): its GPU is idle while the others wait for it"
+            ),
+            None => format!("{name} arrives late in every step (GPU clock normal): {signs}"),
+        };
         let mut one = Found::new(confidence, name, what);
+        one.fix = rare.map(|_| pausing_rank::RULE.fix);
         one.costs = Some(costs.clamp(0.0, 1.0));
         found.push(one);
     }
@@ -127,6 +144,22 @@ fn percent(unit: &Unit<'_>) -> Option<f64> {
     busy(unit.gpu?).known().copied()
 }
 
+/// SMs at work, percent of all time.
+fn sms(unit: &Unit<'_>) -> Option<f64> {
+    mean_of(&unit.gpu?.counters.sm_percent).known().copied()
+}
+
+/// How much longer the GPU pauses than the others, as a share of the time, and the mean length of its pauses, seconds.
+/// `all_paused`: shares of all GPUs, in ascending order.
+fn pauses(facts: &Facts<'_>, unit: &Unit<'_>, all_paused: &[f64]) -> Option<(f64, f64)> {
+    let own = paused(facts, unit).filter(|own| own.count >= facts.rules.pauses.count.get())?;
+    Some((own.share - median_of_others(all_paused, own.share)?, own.mean_s))
+}
+
+fn paused(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Pauses> {
+    Pauses::of(unit, facts.training_s()?)
+}
+
 /// GPUs that are busy for far less of the time than the median of the others.
 fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     // In a hang all GPUs but one are busy; without the program's report that cannot be distinguished from
@@ -142,11 +175,18 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
         .filter_map(|unit| Some((unit, percent(unit)?)))
         .collect();
     let all = sorted(known.iter().map(|(_, busy)| *busy).collect());
+    let all_sms = sorted(known.iter().filter_map(|(unit, _)| sms(unit)).collect());
     let set = &facts.rules.sleeping_rank;
+    // A straggler does the same work in more time; a GPU with less work waits for the others, if they do not wait inside of NCCL.
+    let has_less_work = |unit: &Unit<'_>, late: f64| {
+        let less = sms(unit).and_then(|own| Some(median_of_others(&all_sms, own)? - own));
+        less.is_some_and(|less| less >= LESS_WORK * late)
+    };
     let late = known.iter().filter_map(|(unit, busy)| {
         // With its own, the median of two GPUs would be their mean.
         let typical = median_of_others(&all, *busy).filter(|typical| *typical >= set.busy_percent.get())?;
-        (*busy < typical - set.idle_percent.get()).then(|| (unit.name(), (typical - busy) / 100.0))
+        let is_late = *busy < typical - set.idle_percent.get() && !has_less_work(unit, typical - busy);
+        is_late.then(|| (unit.name(), (typical - busy) / 100.0))
     });
     late.collect()
 }

@@ -44,7 +44,10 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     for (unit, gpu) in facts.units.iter().filter_map(|unit| Some((unit, unit.gpu?))) {
         let Some((mhz, typical)) = clocks.beside_others(gpu) else { continue };
         let below = 1.0 - mhz / typical;
-        let reason = gpu.throttled.known().and_then(|held| reason(held, set.reason_percent.share()));
+        // They are of the whole run: a long start-up makes none of them rare while the job trains.
+        let judged_s = gpu.counters.sm_clock_mhz.known().map_or(f64::INFINITY, |clock| clock.over_s);
+        let reason =
+            gpu.throttled.known().and_then(|held| reason(held, set.reason_percent.share(), judged_s));
         let may_pay = gpu.throttled.known().is_none() || reason.is_some_and(|(name, _)| name == POWER_CAP);
         // Chips of one model need different power for the same clock.
         let least = if may_pay { &set.capped_below_percent } else { &set.below_percent };
@@ -134,8 +137,8 @@ fn activity(gpu: &GpuUsage) -> Option<f64> {
 
 const POWER_CAP: &str = "power cap";
 
-/// Cause of throttling and percent of the time. Causes below the share `least` are ignored.
-fn reason(throttled: &Throttled, least: f64) -> Option<(&'static str, f64)> {
+/// Cause of throttling and percent of the time. Causes below the share `least` of the time that is judged are ignored.
+fn reason(throttled: &Throttled, least: f64, judged_s: f64) -> Option<(&'static str, f64)> {
     let over = Some(throttled.over_s).filter(|over| *over > 0.0)?;
     let (name, seconds) = [
         ("power brake", throttled.power_brake_s),
@@ -145,7 +148,7 @@ fn reason(throttled: &Throttled, least: f64) -> Option<(&'static str, f64)> {
         (POWER_CAP, throttled.power_cap_s),
     ]
     .into_iter()
-    .find(|(_, seconds)| *seconds > least * over)?;
+    .find(|(_, seconds)| *seconds > least * over.min(judged_s))?;
     Some((name, 100.0 * seconds / over))
 }
 

@@ -8,6 +8,8 @@ use railgate_node_report::phases::PhaseKind;
 use railgate_node_report::usage::{IdleTime, Spread};
 use serde_json::json;
 
+mod look_alikes;
+
 use super::RULES;
 use crate::facts::{Facts, Outcome};
 use crate::phases::tests::silent as silent_phases;

@@ -1,0 +1,137 @@
+//! Jobs that look like those of a rule from outside, and are not.
+
+use railgate_model::GpuCounters;
+use railgate_node_report::phases::Training;
+
+use super::*;
+
+/// Changes the figures of each GPU while the job trained, by its place.
+fn with(mut nodes: Vec<NodeReport>, change: fn(usize, &mut GpuCounters<f64>)) -> Vec<NodeReport> {
+    let gpus = &mut training(&mut nodes).gpus;
+    gpus.iter_mut().enumerate().for_each(|(place, gpu)| change(place, &mut gpu.counters));
+    nodes
+}
+
+fn training(nodes: &mut [NodeReport]) -> &mut Training {
+    nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap().training.as_mut().unwrap()
+}
+
+fn words(rule: &str, nodes: &[NodeReport]) -> Vec<String> {
+    find(rule, nodes, &Rules::DEFAULT).into_iter().map(|found| found.what).collect()
+}
+
+/// Layers of one model on two GPUs: the process that both GPUs list is the same.
+#[test]
+fn gpus_that_one_process_drives_may_work_in_turn() {
+    let mut nodes = with_host(0.9, 0.0, 0.0, true);
+    assert_eq!((words("pauses", &nodes).len(), words("host-bound", &nodes).len()), (1, 0));
+    training(&mut nodes).host.cpu_cores = Reading::Known(1.0);
+    assert_eq!(words("pauses", &nodes), [""; 0]);
+    let [one] = &words("host-bound", &nodes)[..] else { panic!("{nodes:?}") };
+    assert!(one.contains("one process drives all 2 GPUs: they may work in turn"), "{one}");
+}
+
+/// The processes' CPU time is that of the training, and rests that fill whole samples are no part of it.
+#[test]
+fn what_processes_do_in_long_rests_is_not_known() {
+    let mut nodes = with_host(0.9, 0.0, 0.0, true);
+    let said = |nodes: &[NodeReport]| words("pauses", nodes).concat();
+    assert!(said(&nodes).contains("the processes compute on the CPU meanwhile"), "{}", said(&nodes));
+    let phases = nodes[0].usage.as_mut().unwrap().phases.as_mut().unwrap();
+    let steady = phases.list.pop().unwrap();
+    let idle = railgate_node_report::phases::Phase { kind: PhaseKind::Idle, ..steady };
+    phases.list.extend([steady, idle, steady, idle, steady, idle, steady]);
+    assert!(said(&nodes).contains(": evaluation, saving, input, requests or other work"), "{}", said(&nodes));
+}
+
+/// Logits that are copied to the host in each step, where the processor works on them.
+#[test]
+fn copies_in_each_step_are_no_save() {
+    let nodes = with(saves_silently(), |_, counters| {
+        (counters.paused_percent, counters.pauses_per_minute) = (Reading::Known(50.0), Reading::Known(20.0));
+    });
+    assert_eq!(words("saving", &nodes).len(), 1);
+    let nodes = with(nodes, |_, counters| {
+        (counters.paused_percent, counters.pauses_per_minute) = (Reading::Known(12.0), Reading::Known(15.0));
+    });
+    assert_eq!(words("saving", &nodes), [""; 0]);
+}
+
+/// Two GPUs that exchange data: the kernels of the second one run for 60 % of the time.
+fn one_is_idle() -> Vec<NodeReport> {
+    let busy = [95.0, 40.0, 15.0, 20.0];
+    let mut nodes = silent_phases(&[(PhaseKind::StartUp, 15), (PhaseKind::Steady, 60)], busy, busy);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        gpu.counters.nvlink_tx_bytes_s = flat(3e9);
+    }
+    with(nodes, |place, counters| {
+        if place == 1 {
+            counters.graphics_percent = Reading::Known(60.0);
+        }
+    })
+}
+
+/// `DataParallel`, or layers that are split unevenly: the GPU with less work waits without a kernel of NCCL.
+#[test]
+fn a_gpu_with_less_work_is_no_straggler() {
+    let [one] = &words("sleeping-rank", &one_is_idle())[..] else { panic!() };
+    assert!(one.contains(" GPU 1 arrives late in every step"), "{one}");
+    let less = with(one_is_idle(), |place, counters| {
+        if place == 1 {
+            counters.sm_percent = Reading::Known(20.0);
+        }
+    });
+    assert_eq!(words("sleeping-rank", &less), [""; 0]);
+}
+
+/// One rank evaluates now and then, on a site without NCCL's plugin.
+#[test]
+fn a_rank_that_pauses_is_not_late_in_every_step() {
+    let pauses = with(one_is_idle(), |place, counters| {
+        let of_second = if place == 1 { (30.0, 12.0) } else { (1.0, 0.5) };
+        (counters.paused_percent, counters.pauses_per_minute) =
+            (Reading::Known(of_second.0), Reading::Known(of_second.1));
+    });
+    let [one] = &find("sleeping-rank", &pauses, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(one.what.contains(" GPU 1 pauses now and then, 1.5 s at a time"), "{one:?}");
+    assert_eq!(one.fix, Some(by_id("pausing-rank").unwrap().fix));
+    // Small kernels would be the other GPU's, which wait.
+    assert_eq!(words("launch-bound", &pauses), [""; 0]);
+}
+
+/// The power cap was in force while the job trained, for a twentieth of a run that began with a long start-up.
+#[test]
+fn a_long_start_up_does_not_hide_the_power_cap() {
+    let rules = set("slow-clock", "capped_below_percent", &json!(17.0));
+    let mut nodes = capped();
+    assert_eq!(find("slow-clock", &nodes, &rules), []);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        let Reading::Known(throttled) = &mut gpu.throttled else { panic!("{gpu:?}") };
+        throttled.over_s *= 40.0;
+    }
+    assert_eq!(find("slow-clock", &nodes, &rules), []);
+}
+
+/// A program on its only core, which it also uses while it waits for kernels.
+#[test]
+fn a_core_that_the_gpus_own_process_uses_is_no_loader() {
+    let own = |cpu: f64, others: f64| {
+        let mut nodes = with_host(cpu, 0.0, others, true);
+        let host = &mut nodes[0].usage.as_mut().unwrap().host;
+        host.cpus_allowed = Reading::Known(2.0 * (cpu + others));
+        words("input-bound", &nodes)
+    };
+    assert_eq!(own(1.0, 0.0), [""; 0]);
+    let [one] = &own(1.0, 1.0)[..] else { panic!() };
+    assert!(one.contains("100 % of the job's cores are busy"), "{one}");
+}
+
+/// Python that makes the input of small kernels looks like Python that launches them.
+#[test]
+fn a_busy_thread_is_to_be_looked_at_first() {
+    let nodes = with(with_host(0.9, 0.0, 0.0, true), |_, counters| {
+        (counters.paused_percent, counters.sm_percent) = (Reading::Known(0.0), Reading::Known(8.0));
+    });
+    let [one] = &find("launch-bound", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(one.fix.is_some_and(|fix| fix.contains("py-spy") && fix.contains("prepares input")), "{one:?}");
+}
