@@ -87,13 +87,19 @@ impl Recording {
 
     /// The node report, with what the epilog would make of the raw files today.
     pub(crate) fn node(&self) -> Result<NodeReport> {
+        let mut node = self.node_without_files()?;
+        self.add_files(&mut node)?;
+        Ok(node)
+    }
+
+    /// The same with samples alone.
+    fn node_without_files(&self) -> Result<NodeReport> {
         let mut node: NodeReport =
             optional(&self.0.join("node.json"))?.context("a recording has a node report")?;
         let recorded: Recorded = optional(&self.0.join("recorded.json"))?.context("recorded.json")?;
         if let (Ok(samples), Some(end)) = (fs::read(self.0.join("samples")), recorded.sampler_end) {
             node.add_usage(&[&samples], end, &GpuFigures::default());
         }
-        self.add_files(&mut node)?;
         Ok(node)
     }
 
@@ -168,6 +174,11 @@ impl Recording {
         Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
     }
 
+    /// What the report says if neither NCCL's plugin nor the program wrote anything.
+    pub(crate) fn said_without_files(&self) -> Result<Said> {
+        said(&self.report_with(self.node_without_files()?)?)
+    }
+
     /// What the report says if Slurm ended the job with this state; `None` if it did not end well.
     pub(crate) fn said_ended(&self, state: &str) -> Result<Option<Said>> {
         let slurm: Option<serde_json::Value> = optional(&self.0.join("slurm.json"))?;
@@ -214,9 +225,27 @@ impl Recording {
         self.report_with(node)
     }
 
+    /// What the report says of a job that has no more cores than it uses.
+    pub(crate) fn said_with_few_cores(&self) -> Result<Said> {
+        let mut node = self.node()?;
+        if let Some(host) = node.usage.as_mut().map(|usage| &mut usage.host) {
+            host.cpus_allowed = host.cpu_cores.clone().map(|cores| cores.mean.ceil().max(1.0));
+        }
+        said(&self.report_with(node)?)
+    }
+
     /// What the report says of a job on one node whose further GPUs run the programs of other recordings, which begin so many samples
     /// later and know nothing of this one.
     pub(crate) fn said_beside(&self, others: &[&Recording], later: usize) -> Result<Option<Said>> {
+        self.said_of_gpus(others, later, true)
+    }
+
+    /// What the report says of one process that drives a second GPU as well, a sample later.
+    pub(crate) fn said_with_two_gpus(&self) -> Result<Option<Said>> {
+        self.said_of_gpus(&[self], 1, false)
+    }
+
+    fn said_of_gpus(&self, others: &[&Recording], later: usize, apart: bool) -> Result<Option<Said>> {
         let mut parts = Vec::new();
         for (recording, wait) in std::iter::once((self, 0)).chain(others.iter().map(|other| (*other, later)))
         {
@@ -241,7 +270,7 @@ impl Recording {
         for (index, (beside, further, _)) in (1..).zip(parts) {
             for (one, two) in samples.iter_mut().zip(further) {
                 one.gpus.extend(two.gpus);
-                for field in HostField::ALL.iter().copied() {
+                for field in HostField::ALL.iter().copied().filter(|_| apart) {
                     let values = one.host.mean(field).zip(two.host.mean(field));
                     let is_share = field.name().ends_with("percent");
                     one.host.put(field, values.map(|(a, b)| if is_share { a.max(b) } else { a + b }));

@@ -4,6 +4,7 @@
 
 use railgate_model::GpuField;
 use railgate_node_report::usage::{Field, Fold, HostField, Sample, Value, Values};
+use regex::Regex;
 
 use crate::expect::Outcome;
 use crate::recording::{Recording, Said};
@@ -22,9 +23,11 @@ struct Variant {
     with_files: bool,
     /// First lines with these words are right as well.
     also_right: &'static [&'static str],
+    /// A rule that finds nothing in these jobs, even if another finding comes first.
+    not_by: &'static str,
 }
 
-const VARIANTS: [Variant; 11] = [
+const VARIANTS: [Variant; 15] = [
     Variant {
         what: "ended after so many tenths of it",
         change: ended_early,
@@ -32,6 +35,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: false,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "without every third sample, from",
@@ -40,6 +44,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: true,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "with samples of 10 s, after so many of 5 s",
@@ -48,6 +53,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 10.0,
         with_files: true,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "with so many times its training",
@@ -56,6 +62,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: false,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "in minutes, with so many times its training",
@@ -64,6 +71,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: false,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "with so many times its start-up",
@@ -72,6 +80,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: false,
         also_right: &["the job's start-up took"],
+        not_by: "",
     },
     Variant {
         what: "with so many times its last idle sample",
@@ -80,6 +89,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: false,
         also_right: &["no kernel ran on the GPU for the last", "the job probably saves checkpoints"],
+        not_by: "",
     },
     Variant {
         what: "with samples that begin so many tenths of one later",
@@ -88,6 +98,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: true,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "trained for so many tenths of a sample, of which half lie in each of two",
@@ -96,6 +107,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: false,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "without a group of counters (LACKS), number",
@@ -104,6 +116,7 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: true,
         also_right: &[],
+        not_by: "",
     },
     Variant {
         what: "with a first chip that the power cap holds to so many percent less than the clock of the second one",
@@ -112,6 +125,43 @@ const VARIANTS: [Variant; 11] = [
         interval_s: 5.0,
         with_files: true,
         also_right: &[],
+        not_by: "slow-clock",
+    },
+    Variant {
+        what: "with a first chip that the power cap holds to so many percent less, after a start-up of 60 times its length",
+        change: hotter_chip_later,
+        numbers: &[4, 8, 12],
+        interval_s: 5.0,
+        with_files: true,
+        also_right: &["the job's start-up took"],
+        not_by: "slow-clock",
+    },
+    Variant {
+        what: "at work from the first sample on",
+        change: without_start,
+        numbers: &[0],
+        interval_s: 5.0,
+        with_files: false,
+        also_right: &[],
+        not_by: "",
+    },
+    Variant {
+        what: "with a rest of so many samples in the middle",
+        change: rests,
+        numbers: &[1, 4, 12],
+        interval_s: 5.0,
+        with_files: false,
+        also_right: &["no kernel ran on the GPU for", "no kernel runs on any GPU for"],
+        not_by: "",
+    },
+    Variant {
+        what: "so many times, one after the other",
+        change: in_series,
+        numbers: &[4, 12],
+        interval_s: 5.0,
+        with_files: false,
+        also_right: &["the job's start-up took", "no kernel ran on the GPU for"],
+        not_by: "",
     },
 ];
 
@@ -305,6 +355,38 @@ fn hotter_chip(samples: &[Sample], percent: usize) -> Option<Vec<Sample>> {
     Some(samples)
 }
 
+/// The same after a long start-up: of all time the power cap is in force for little.
+fn hotter_chip_later(samples: &[Sample], percent: usize) -> Option<Vec<Sample>> {
+    longer_start(&hotter_chip(samples, percent)?, 60)
+}
+
+/// A script that runs its program again and again, with other settings or input.
+fn in_series(samples: &[Sample], times: usize) -> Option<Vec<Sample>> {
+    Some(one_after_another(samples.first()?, std::iter::repeat_n(samples, times).flatten()))
+}
+
+/// A program whose GPUs work from the first sample on.
+fn without_start(samples: &[Sample], _: usize) -> Option<Vec<Sample>> {
+    let first = samples.iter().position(works).filter(|first| *first > 0)?;
+    Some(samples.get(first..)?.to_vec())
+}
+
+/// A rest of so many samples in the middle of the work: the processes stay, and do nothing.
+fn rests(samples: &[Sample], long: usize) -> Option<Vec<Sample>> {
+    let (first, last) = (samples.iter().position(works)?, samples.iter().rposition(works)?);
+    let middle = usize::midpoint(first, last);
+    let before = samples.get(middle).filter(|_| last >= first + 4)?;
+    let mut rest = samples.get(..first)?.last()?.clone();
+    for (gpu, before) in rest.gpus.iter_mut().zip(&before.gpus) {
+        gpu.set(GpuField::MemoryUsed, before.get(GpuField::MemoryUsed));
+    }
+    let (before, after) = samples.split_at_checked(middle)?;
+    Some(one_after_another(
+        samples.first()?,
+        before.iter().chain(std::iter::repeat_n(&rest, long)).chain(after),
+    ))
+}
+
 /// A value that did not change within its sample.
 fn even(mean: f32) -> Value {
     Value { mean, min: mean, max: mean }
@@ -316,7 +398,7 @@ fn reports_of_variants_give_no_wrong_advice() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (gpu, name, recording) in recordings() {
         let kind = kinds.get(&name).unwrap_or_else(|| panic!("{name} is not in corpus.toml"));
-        for Variant { what, change, numbers, interval_s, with_files, also_right } in VARIANTS {
+        for Variant { what, change, numbers, interval_s, with_files, also_right, not_by } in VARIANTS {
             for &number in numbers.iter().filter(|_| with_files || !recording.has_files()) {
                 let Some(said) = recording.said_of(interval_s, |samples| change(samples, number)).unwrap()
                 else {
@@ -326,8 +408,9 @@ fn reports_of_variants_give_no_wrong_advice() {
                 let less_exact = LESS_EXACT.iter().filter(|(kind, _)| *kind == name).map(|(_, words)| *words);
                 let right =
                     also_right.iter().copied().chain(less_exact).any(|words| said.first.contains(words));
-                if kind.outcome(&said, None).unwrap() == Outcome::Wrong
-                    && (!right || kind.forbids(&said).unwrap())
+                if said.rules.iter().any(|rule| rule == not_by)
+                    || kind.outcome(&said, None).unwrap() == Outcome::Wrong
+                        && (!right || kind.forbids(&said).unwrap())
                 {
                     wrong.push(format!("{gpu}/{name} {what}, {number}: {}", said.advice));
                 }
@@ -336,6 +419,62 @@ fn reports_of_variants_give_no_wrong_advice() {
     }
     assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
     println!("{count} variants without wrong advice");
+}
+
+/// A site that has NCCL's profiler plugin off, and a program that does not report: only the samples tell of its ranks, so that the report
+/// names the GPU of the one to blame.
+#[test]
+fn reports_without_files_of_ranks_give_no_wrong_advice() {
+    let (kinds, named) = (kinds(), Regex::new(r"gn1 GPU \d+").unwrap());
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in recordings().iter().filter(|(_, _, recording)| recording.has_files()) {
+        let (said, with_files) = (recording.said_without_files().unwrap(), recording.said().unwrap());
+        count += 1;
+        let blamed = |said: &Said| named.find(&said.first).map(|found| found.as_str().to_owned());
+        let same = blamed(&said).is_some_and(|gpu| blamed(&with_files).is_none_or(|other| other == gpu));
+        if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong
+            && (!same || kinds[name].forbids(&said).unwrap())
+        {
+            wrong.push(format!("{gpu}/{name}: {}", said.advice));
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} jobs without files of ranks, without wrong advice");
+}
+
+/// Slurm gives a job one core if it asks for none, and programs with a thread for each core use all of theirs.
+#[test]
+fn reports_of_jobs_that_use_all_their_cores_give_no_wrong_advice() {
+    let kinds = kinds();
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in recordings() {
+        let said = recording.said_with_few_cores().unwrap();
+        count += 1;
+        if kinds[&name].outcome(&said, None).unwrap() == Outcome::Wrong {
+            wrong.push(format!("{gpu}/{name}: {}", said.advice));
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} jobs that use all their cores, without wrong advice");
+}
+
+/// The layers of a model on two GPUs, or two GPUs that one process feeds by turns: no other process has a part in what they do.
+#[test]
+fn reports_of_one_process_with_two_gpus_give_no_wrong_advice() {
+    const OTHERS: [&str; 2] = ["no kernel ran on any of 2 GPUs for", "one process drives all 2 GPUs"];
+    let (kinds, all) = (kinds(), recordings());
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in alone(&all) {
+        let Some(said) = recording.said_with_two_gpus().unwrap() else { continue };
+        count += 1;
+        let right = OTHERS.iter().any(|words| said.first.contains(words));
+        let said = Said { ended: recording.said().unwrap().ended, ..said };
+        if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong && !right {
+            wrong.push(format!("{gpu}/{name}: {}", said.advice));
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} jobs of one process with two GPUs, without wrong advice");
 }
 
 /// That a job was cancelled, or reached its time limit, changes nothing of its speed before. Only idle GPUs at its end may be a hang then.
