@@ -20,7 +20,10 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
     let candidates: Vec<(usize, &Event)> = logs
         .iter()
         .enumerate()
-        .flat_map(|(log, read)| last_failures(read, ranks).map(move |event| (log, event)))
+        .flat_map(|(log, read)| {
+            let failures = without_ends_by_timeout(last_failures(read, ranks).collect());
+            failures.into_iter().map(move |event| (log, event))
+        })
         .collect();
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
@@ -109,6 +112,17 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
         }
         kept.into_iter().rev()
     })
+}
+
+/// Without reports of processes that ended after a collective had timed out: the watchdog aborts each rank that waited. A rank that ended
+/// by itself before is reported before; a closed connection, on the other hand, may be noticed before the report.
+fn without_ends_by_timeout(mut events: Vec<&Event>) -> Vec<&Event> {
+    const TIMEOUT: &str = "Watchdog caught collective operation timeout";
+    let timeouts = events.iter().filter(|event| event.text.contains(TIMEOUT));
+    if let Some(first) = timeouts.map(|event| event.line).min() {
+        events.retain(|event| event.rule.kind != Kind::Exit || event.line < first);
+    }
+    events
 }
 
 /// The errors of one process that it printed again and again, if it printed another one as well.

@@ -103,6 +103,8 @@ pub const RULES: &[Rule] = &[
     // Lines of a process that goes on. Before all others, whose texts they quote.
     detail("warning", r"^\S+:\d+: \w*Warning: "),
     detail("retry", r"\b[Rr]etrying (?:in |after |\()|\[Retry \d+/\d+\]|thrown while requesting [A-Z]+ "),
+    // How torchrun's table says that a process was aborted or killed: its log says so before, and who was first.
+    detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
     // Before the store's errors, in whose texts it stands.
     cause(
         "address-in-use",
@@ -487,6 +489,8 @@ pub const RULES: &[Rule] = &[
         r"\*\*\* MPI_ERR_\w+: |Fatal error in (?:internal_)?P?MPI_\w+: |MPIDI_\w+\(\d+\).*: ",
         "an MPI call failed: its name is in the lines before",
     ),
+    // A program aborts itself for a reason that it has printed. Before `segfault`: the shell writes "core dumped" as well.
+    exit("shell-aborted", r": line \d+: +\d+ Aborted\b"),
     // The program ended by itself.
     cause(
         "segfault",

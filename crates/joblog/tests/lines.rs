@@ -277,3 +277,27 @@ fn a_private_exception_ends_a_traceback_and_built_code_is_no_place() {
     let place = found.place.unwrap();
     assert_eq!((found.rule.id, place.file.as_str(), place.line), ("host-oom", "data.py", 41));
 }
+
+#[test]
+fn processes_that_a_watchdog_ended_are_no_cause() {
+    let timeout = "[rank0]:[E1123 16:42:10.408271257 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: \
+                   WorkNCCL(SeqNum=1580, OpType=ALLREDUCE) ran for 600060 milliseconds before timing out.\n\
+                   terminate called after throwing an instance of 'c10::DistBackendError'\n";
+    let table = "E1123 16:42:13.100000 2606 api.py:869] failed (exitcode: -6) local_rank: 0 (pid: 2630) of binary: python\n\
+                 [0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 2630)\n  error_file: <N/A>\n  \
+                 traceback : Signal 6 (SIGABRT) received by PID 2630\n";
+    let bash = "/var/spool/slurmd/job48213/slurm_script: line 20: 12345 Aborted                 (core dumped) python train.py\n";
+    let srun = "srun: error: gn4: task 2: Aborted (core dumped)\n";
+    for end in [table, bash, srun] {
+        let found = first(&format!("step 1 loss 2\n{timeout}{end}")).unwrap();
+        assert_eq!((found.rule.id, found.rank), ("nccl-watchdog", Some(0)), "{end}");
+        let found = first(end).unwrap();
+        assert_eq!(found.rule.kind, Kind::Exit, "{end}");
+    }
+    // A rank that had ended before made the others wait.
+    let killed = "srun: error: gn4: task 2: Killed\n";
+    assert_eq!(first(&format!("{killed}{timeout}{table}")).unwrap().text, killed.trim_end());
+    // A closed connection may be noticed before the launcher reports the process.
+    let closed = "gn1:12:15 [0] misc/socket.cc:881 NCCL WARN socketProgress: Connection closed by remote peer gn1<41232>\n";
+    assert_eq!(rule(&format!("{closed}{killed}")), "srun-task");
+}
