@@ -99,19 +99,16 @@ static GLOG: LazyLock<Option<Regex>> = LazyLock::new(|| {
 /// Of a progress bar, which returns the carriage, only the last state is read: what a failing process appends to it.
 pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
     let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-    let bytes = bytes.rsplit(|&byte| byte == b'\r').next().unwrap_or(bytes);
     let mut line = Line { text: String::new(), label: None, rank: None, when: None };
-    let mut rest = bytes;
-    if let (Numbered::Yes, Some((rank, from))) = (numbered, number(rest)) {
-        line.label = Some(rank.to_string());
-        line.rank = Some(rank);
-        rest = rest.get(from..).unwrap_or_default();
-    }
-    if let (Numbered::Host, Some(end)) = (numbered, host(rest)) {
-        line.label = rest.get(..end).map(|name| String::from_utf8_lossy(name).into_owned());
-        rest = rest.get(end + 2..).unwrap_or_default();
+    // A launcher labels lines: its label stands in front of all states of a progress bar.
+    let rest = line.labelled(bytes, numbered);
+    let mut rest = rest.rsplit(|&byte| byte == b'\r').next().unwrap_or(rest);
+    if line.label.is_none() {
+        rest = line.labelled(rest, numbered);
     }
     let mut text = plain(rest);
+    let from = behind_a_bar(&text);
+    text.drain(..from);
     let label = LABEL.as_ref().filter(|_| text.starts_with('['));
     if let Some(found) = label.and_then(|label| label.captures(&text)) {
         let number = found.name("rank").or_else(|| found.name("mpi"));
@@ -123,6 +120,41 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
     line.when = moment(&text);
     line.text = text;
     line
+}
+
+impl Line {
+    /// Takes the label in front of a line, if all lines have one. Returns the rest.
+    fn labelled<'b>(&mut self, bytes: &'b [u8], numbered: Numbered) -> &'b [u8] {
+        let (label, rank, from) = match numbered {
+            Numbered::Yes => match number(bytes) {
+                Some((rank, from)) => (rank.to_string(), Some(rank), from),
+                None => return bytes,
+            },
+            Numbered::Host => match host(bytes) {
+                Some(end) => {
+                    let name = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
+                    (name.into_owned(), None, end + 2)
+                }
+                None => return bytes,
+            },
+            Numbered::No => return bytes,
+        };
+        (self.label, self.rank) = (Some(label), rank);
+        bytes.get(from..).unwrap_or_default()
+    }
+}
+
+/// Where the label of a traceback's header begins, if the header follows the last state of a progress bar; else 0.
+/// A line that begins with another label keeps that one.
+fn behind_a_bar(text: &str) -> usize {
+    let before = || {
+        let head = text.strip_suffix(':')?.strip_suffix("]: Traceback (most recent call last)")?;
+        let (bar, rank) = head.rsplit_once("[rank")?;
+        let is_label =
+            !bar.starts_with('[') && !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+        is_label.then_some(bar.len())
+    };
+    before().unwrap_or(0)
 }
 
 /// The first moment in a text.
@@ -202,6 +234,10 @@ mod tests {
         let read = |line: &str| read(line.as_bytes(), Numbered::No).text;
         assert_eq!(read("\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}x"), "red x");
         assert_eq!(read("10%\r20%\r30% killed"), "30% killed");
+        assert_eq!(
+            read("30%|███| 3/9[rank1]: Traceback (most recent call last):"),
+            "Traceback (most recent call last):"
+        );
         assert_eq!(read("a\u{202e}b\u{0}c").chars().count(), 5);
     }
 

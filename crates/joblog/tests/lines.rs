@@ -301,3 +301,28 @@ fn processes_that_a_watchdog_ended_are_no_cause() {
     let closed = "gn1:12:15 [0] misc/socket.cc:881 NCCL WARN socketProgress: Connection closed by remote peer gn1<41232>\n";
     assert_eq!(rule(&format!("{closed}{killed}")), "srun-task");
 }
+
+/// The form of tqdm: the bar stands in the line in which a failing process begins its traceback.
+#[test]
+fn a_traceback_behind_a_progress_bar_keeps_its_label() {
+    let bar = "  1%|          | 10/1000 [00:06<09:58,  1.65it/s]\r  1%|          | 11/1000 [00:06<09:50,  1.67it/s]";
+    let lines = traceback("KeyError: 'tokens'");
+    let labelled = |label: &str, bar: &str| {
+        let mut lines = lines.lines().map(|line| format!("{label}{line}\n"));
+        // srun puts its number in front of the bar, Python its rank behind it.
+        let head = lines.next().unwrap_or_default();
+        let head = if label.starts_with('[') {
+            format!("{bar}{head}")
+        } else {
+            head.replacen(label, &format!("{label}\r{bar}"), 1)
+        };
+        format!("{head}{}", lines.collect::<String>())
+    };
+    let steps = (1..6).map(|step| format!("0: step {step}\n1: step {step}\n")).collect::<String>();
+    let end = "srun: error: gn2: task 1: Exited with exit code 1\n";
+    for log in [labelled("[rank1]: ", bar), format!("{steps}{}{end}", labelled("1: ", bar))] {
+        let found = first(&log).unwrap();
+        assert_eq!((found.text.as_str(), found.rank), ("KeyError: 'tokens'", Some(1)), "{log}");
+        assert_eq!(found.place.map(|place| place.line), Some(3), "{log}");
+    }
+}
