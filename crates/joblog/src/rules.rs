@@ -103,6 +103,11 @@ pub const RULES: &[Rule] = &[
     // Lines of a process that goes on. Before all others, whose texts they quote.
     detail("warning", r"^\S+:\d+: \w*Warning: "),
     detail("retry", r"\b[Rr]etrying (?:in |after |\()|\[Retry \d+/\d+\]|thrown while requesting [A-Z]+ "),
+    // A loader, a shell or a linker that goes on without what it names.
+    detail(
+        "survived",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b",
+    ),
     // How torchrun's table says that a process was aborted or killed: its log says so before, and who was first.
     detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
     // Before the store's errors, in whose texts it stands.
@@ -435,6 +440,16 @@ pub const RULES: &[Rule] = &[
         r"(?:srun|slurmstepd): error: .*(?:Unable to|[Tt]ask launch|[Pp]rolog |container_\w+(?::| failed)|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal",
         "Slurm could not run the step: the line names the reason",
     ),
+    // Most scripts go on after such a command: named only if there is no cause. Behind the file systems' own errors. A configuration
+    // or a metric is printed as `head: mlp`, `cat: 0.93`.
+    Rule {
+        class: Data,
+        advice: "a command of the script could not use a path: check the path, and whether the file system is mounted there",
+        ..exit(
+            "shell-command",
+            r"^(?:/\S*/)?(?:ls|rm|cp|mv|cat|mkdir|ln|tail|head|touch|du|stat|tar|rsync|find|chmod): .*: (?:No such file or directory|Permission denied)",
+        )
+    },
     cause(
         "file-missing",
         Data,

@@ -326,3 +326,27 @@ fn a_traceback_behind_a_progress_bar_keeps_its_label() {
         assert_eq!(found.place.map(|place| place.line), Some(3), "{log}");
     }
 }
+
+#[test]
+fn what_a_script_survived_at_its_start_is_no_cause() {
+    let fatal = traceback("ValueError: num_samples=0");
+    for noise in [
+        "/bin/bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8): No such file or directory",
+        "ERROR: ld.so: object '/usr/lib/libtcmalloc.so.4' from LD_PRELOAD cannot be preloaded (cannot open shared object \
+         file): ignored.",
+        "/usr/bin/ld: cannot find -laio: No such file or directory",
+        "[gn4:12345] mca_base_component_repository_open: unable to open mca_btl_openib: librdmacm.so.1: cannot open shared \
+         object file: No such file or directory (ignored)",
+        "ls: cannot access 'checkpoints/run7/*.pt': No such file or directory",
+        "/usr/bin/cat: /etc/job-notes: Permission denied",
+    ] {
+        assert_eq!(first(&format!("{noise}\n{fatal}")).unwrap().text, "ValueError: num_samples=0", "{noise}");
+    }
+    // What a command reports of a file system is one.
+    assert_eq!(rule("cp: error writing '/scratch/data.tar': No space left on device"), "disk-full");
+    assert_eq!(rule("/bin/ls: cannot access '/lustre/run7': Input/output error"), "storage-io");
+    assert_eq!(rule("cp: cannot stat '/data/shards': No such file or directory"), "shell-command");
+    for text in ["head: mlp", "cat: 0.93"] {
+        assert_eq!(rule(text), "nothing");
+    }
+}
