@@ -284,12 +284,13 @@ impl Reader {
 
     /// A line that stands alone.
     fn single(&mut self, at: usize, line: &Line) {
-        match rules::of(&line.text) {
+        let text = rules::quoted(&line.text);
+        match rules::of(text) {
             Some(rule) if rule.kind == Kind::Detail => {}
             Some(rule) => {
                 let begun = self.lines;
                 let rule = self.of_abort(at, rule);
-                let event = self.push(at, rule, &line.text, None, line, begun);
+                let event = self.push(at, rule, text, None, line, begun);
                 if line.text.starts_with("Fatal Python error")
                     && let Some(stream) = self.streams.get_mut(at)
                 {
@@ -339,7 +340,7 @@ impl Reader {
             from: None,
             place,
             stream: at,
-            rank: line.rank.or(self.rank).or_else(|| rank_in(text)),
+            rank: line.rank.or(self.rank).or_else(|| rank_in(&line.text)),
             when: line.when,
             after: stream.moment,
             line: begun,

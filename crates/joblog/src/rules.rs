@@ -567,6 +567,16 @@ pub(crate) fn of(text: &str) -> Option<&'static Rule> {
     RULES.get(found)
 }
 
+/// The error of the rank itself that PyTorch's watchdog quotes, else the whole text: an access by one of its own kernels follows from no
+/// other rank.
+pub(crate) fn quoted(text: &str) -> &str {
+    const BEFORE: &str = "watchdog thread terminated with exception: ";
+    match text.split_once(BEFORE) {
+        Some((_, error)) if error.starts_with("CUDA error: ") && of(error).is_some() => error,
+        _ => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

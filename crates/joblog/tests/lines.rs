@@ -350,3 +350,28 @@ fn what_a_script_survived_at_its_start_is_no_cause() {
         assert_eq!(rule(text), "nothing");
     }
 }
+
+#[test]
+fn the_error_that_a_watchdog_quotes_is_its_own_ranks() {
+    let quote = |rank: u32, error: &str| {
+        let what = format!(
+            "[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: {error}\n"
+        );
+        format!(
+            "[rank{rank}]:[E1123 16:42:10.565224069 ProcessGroupNCCL.cpp:1896] {what}CUDA kernel errors might be \
+             asynchronously reported at some other API call\n\nterminate called after throwing an instance of \
+             'c10::DistBackendError'\n  what():  {what}"
+        )
+    };
+    let end = "srun: error: gn4: task 2: Aborted (core dumped)\n";
+    for (error, id) in [
+        ("CUDA error: an illegal memory access was encountered", "cuda-illegal-address"),
+        ("CUDA error: uncorrectable ECC error encountered", "cuda-ecc"),
+        ("CUDA error: unspecified launch failure", "cuda-launch-failure"),
+    ] {
+        let found = first(&format!("step 1 loss 2\n{}{end}", quote(2, error))).unwrap();
+        assert_eq!((found.rule.id, found.text.as_str(), found.rank), (id, error, Some(2)));
+    }
+    let timeout = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580) ran for 600060 milliseconds";
+    assert_eq!(rule(&quote(2, timeout)), "nccl-watchdog");
+}
