@@ -78,10 +78,16 @@ fn host(line: &[u8]) -> Option<usize> {
     (is_name && has_digit && line.get(end + 1) == Some(&b' ')).then_some(end)
 }
 
-/// Labels of PyTorch (`[rank1]:`), torchrun (`[trainer1]:`, a local rank) and Open MPI (`[1,3]<stderr>:`).
+/// Labels of PyTorch (`[rank1]:`), torchrun (`[trainer1]:`, a local rank), Open MPI (`[1,3]<stderr>:`), and of the processes of vLLM
+/// (`(Worker_TP1 pid=2001)`) and Ray (`(RayTrainWorker pid=1942, ip=10.3.0.14)`).
 static LABEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"^\[(?:rank(?P<rank>\d{1,6})|\d+,(?P<mpi>\d{1,6})|(?P<local>[A-Za-z_]+\d{1,4}))\](?:<std(?:out|err)>)?: ?").ok()
+    let ranks = r"\[(?:rank(?P<rank>\d{1,6})|\d+,(?P<mpi>\d{1,6})|(?P<local>[A-Za-z_]+\d{1,4}))\](?:<std(?:out|err)>)?:";
+    let processes = r"\([A-Za-z_][\w.]*(?: rank=\d+)? pid=\d+(?:, ip=[\d.]+)?\)";
+    Regex::new(&format!(r"^(?:{ranks}|(?P<process>{processes})) ?")).ok()
 });
+/// `ERROR 10-15 08:32:29 [core.py:708]` of vLLM in front of each line of a traceback, behind the process.
+static VLLM: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"^(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[\S+:\d+\] ?").ok());
 /// `2026-11-23 16:42:10.123`, also with `T` or `_` between, and in brackets.
 static ISO: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
@@ -109,13 +115,9 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
     let mut text = plain(rest);
     let from = behind_a_bar(&text);
     text.drain(..from);
-    let label = LABEL.as_ref().filter(|_| text.starts_with('['));
-    if let Some(found) = label.and_then(|label| label.captures(&text)) {
-        let number = found.name("rank").or_else(|| found.name("mpi"));
-        line.rank = number.and_then(|rank| rank.as_str().parse().ok()).or(line.rank);
-        let whole = found.get(0).map_or(0..0, |whole| whole.range());
-        line.label.get_or_insert_with(|| text.get(whole.clone()).unwrap_or_default().trim_end().to_owned());
-        text.drain(whole);
+    // A launcher's label, and behind it that of the program.
+    for _ in 0..2 {
+        line.take_label(&mut text);
     }
     line.when = moment(&text);
     line.text = text;
@@ -141,6 +143,27 @@ impl Line {
         };
         (self.label, self.rank) = (Some(label), rank);
         bytes.get(from..).unwrap_or_default()
+    }
+
+    /// Takes the label in front of a text.
+    fn take_label(&mut self, text: &mut String) {
+        let label = LABEL.as_ref().filter(|_| text.starts_with(['[', '(']));
+        let Some(found) = label.and_then(|label| label.captures(text)) else { return };
+        let number = found.name("rank").or_else(|| found.name("mpi"));
+        self.rank = number.and_then(|rank| rank.as_str().parse().ok()).or(self.rank);
+        let is_process = found.name("process").is_some();
+        let whole = found.get(0).map_or(0..0, |whole| whole.range());
+        let name = text.get(whole.clone()).unwrap_or_default().trim_end();
+        match &mut self.label {
+            None => self.label = Some(name.to_owned()),
+            // One rank may have several.
+            Some(label) if is_process => label.push_str(name),
+            Some(_) => {}
+        }
+        text.drain(whole);
+        let level = VLLM.as_ref().filter(|_| is_process).and_then(|vllm| vllm.find(text));
+        let level = level.map_or(0..0, |level| level.range());
+        text.drain(level);
     }
 }
 
@@ -222,11 +245,19 @@ mod tests {
             ("[rank12]: ValueError: x", Numbered::No, Some(12), "ValueError: x"),
             ("[1,3]<stderr>: out", Numbered::No, Some(3), "out"),
             ("[trainer1]:out", Numbered::No, None, "out"),
+            ("(Worker_TP1 pid=2001) ERROR 10-15 08:32:29 [core.py:708] out", Numbered::No, None, "out"),
+            ("(VllmWorker rank=1 pid=2001) out", Numbered::No, None, "out"),
+            ("(_Loader.read pid=19, ip=10.3.0.14) out", Numbered::No, None, "out"),
+            ("(pid=19) out", Numbered::No, None, "(pid=19) out"),
+            ("[default1]:[rank3]: out", Numbered::No, Some(3), "out"),
             ("[INFO]: out", Numbered::No, None, "[INFO]: out"),
         ] {
             let read = read(line.as_bytes(), numbered);
             assert_eq!((read.rank, read.text.as_str()), (rank, text), "{line}");
         }
+        let label = |line: &str| read(line.as_bytes(), Numbered::Yes).label;
+        assert_ne!(label("3: (Worker_TP0 pid=19) out"), label("3: (Worker_TP1 pid=20) out"));
+        assert_eq!(label("3: [rank3]: out"), label("3: out"));
     }
 
     #[test]

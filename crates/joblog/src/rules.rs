@@ -197,6 +197,8 @@ pub const RULES: &[Rule] = &[
         "deepspeed-exit",
         r"exits with return code = -?\d+|returned non-zero exit status \d+|ProcessExitedException|ProcessRaisedException|died with <Signals\.",
     ),
+    // An exception of a parent that points at its child's.
+    exit("wrapper", r"See root cause above|See stack trace for root cause"),
     exit(
         "terminate",
         r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)",

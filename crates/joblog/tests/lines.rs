@@ -375,3 +375,42 @@ fn the_error_that_a_watchdog_quotes_is_its_own_ranks() {
     let timeout = "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580) ran for 600060 milliseconds";
     assert_eq!(rule(&quote(2, timeout)), "nccl-watchdog");
 }
+
+/// Each line `log` behind a label.
+fn labelled(label: &str, log: &str) -> String {
+    log.lines().map(|line| format!("{label}{line}\n")).collect()
+}
+
+#[test]
+fn processes_of_vllm_and_ray_have_labels() {
+    let error = "ValueError: Free memory on device (3.22/79.1 GiB) on startup is less than desired GPU memory utilization";
+    let engine = labelled(
+        "ERROR 10-15 08:32:29 [core.py:708] ",
+        &format!("EngineCore failed to start.\n{}", traceback(error)),
+    );
+    let again = format!("Process EngineCore_DP0:\n{}", traceback(error));
+    let engine = labelled("(EngineCore_DP0 pid=59619) ", &format!("{engine}{again}"));
+    let caller = traceback(
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    );
+    for caller in [caller.clone(), labelled("(APIServer pid=1200) ", &caller)] {
+        let found = first(&format!("{engine}{caller}")).unwrap();
+        assert_eq!((found.text.as_str(), found.line), (error, 2));
+        assert_eq!(found.place.map(|place| place.file), Some("train.py".to_owned()));
+    }
+    // Several workers: their lines are told apart.
+    let worker = |rank: u32, line: &str| {
+        format!("(Worker_TP{rank} pid=200{rank}) ERROR 10-15 08:32:20 [multiproc_executor.py:597] {line}\n")
+    };
+    let lines = traceback("torch.OutOfMemoryError: CUDA out of memory.");
+    let mixed: String = lines.lines().flat_map(|line| (0..4).map(move |rank| worker(rank, line))).collect();
+    let end = "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for \
+               root cause.";
+    let found =
+        first(&format!("{mixed}{}", labelled("(EngineCore_DP0 pid=1999) ", &traceback(end)))).unwrap();
+    assert_eq!((found.rule.id, found.place.map(|place| place.line)), ("cuda-oom", Some(3)));
+    // Ray's form.
+    let ray = labelled("(RayTrainWorker pid=1942, ip=10.3.0.14) ", &traceback("KeyError: 'tokens'"));
+    assert_eq!(first(&ray).unwrap().text, "KeyError: 'tokens'");
+    assert_eq!(rule(&traceback(end)), "wrapper");
+}
