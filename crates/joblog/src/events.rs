@@ -248,6 +248,8 @@ impl Reader {
             // If the last one only follows from something, the one that it was raised from is the cause.
             if event.rule.kind == Kind::Cause && rule.kind != Kind::Cause {
                 event.text = was;
+                // Where the first was raised outside the user's own code, the second one tells what the program did.
+                event.place = event.place.take().or(place);
             } else {
                 event.from.get_or_insert(was);
                 event.rule = rule;

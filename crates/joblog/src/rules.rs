@@ -198,7 +198,10 @@ pub const RULES: &[Rule] = &[
         r"exits with return code = -?\d+|returned non-zero exit status \d+|ProcessExitedException|ProcessRaisedException|died with <Signals\.",
     ),
     // An exception of a parent that points at its child's.
-    exit("wrapper", r"See root cause above|See stack trace for root cause"),
+    exit(
+        "wrapper",
+        r"See root cause above|See stack trace for root cause|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
+    ),
     exit(
         "terminate",
         r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)",
@@ -363,7 +366,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "host-oom",
         Memory,
-        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)|exceeded memory limit|running low on memory|due to memory pressure",
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|exceeded memory limit|running low on memory|due to memory pressure",
         "the job's host memory is used up: fewer data loader workers, or more --mem",
     ),
     cause(

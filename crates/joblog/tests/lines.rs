@@ -414,3 +414,31 @@ fn processes_of_vllm_and_ray_have_labels() {
     assert_eq!(first(&ray).unwrap().text, "KeyError: 'tokens'");
     assert_eq!(rule(&traceback(end)), "wrapper");
 }
+
+const RAISED_FROM: &str = "\nThe above exception was the direct cause of the following exception:\n\n";
+
+#[test]
+fn a_crashed_worker_of_a_data_loader_is_not_one_that_memory_ended() {
+    let chain = |signal: &str| {
+        format!(
+            "Traceback (most recent call last):\n  File \"/o/site-packages/torch/utils/data/dataloader.py\", line 1133, in \
+             _try_get_data\n    data = self._data_queue.get(timeout=timeout)\nRuntimeError: DataLoader worker (pid 4711) is \
+             killed by signal: {signal}. \n{RAISED_FROM}{}",
+            traceback("RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly")
+        )
+    };
+    for (signal, id) in [
+        ("Segmentation fault", "segfault"),
+        ("Aborted", "aborted"),
+        ("Killed", "host-oom"),
+        ("Bus error. It is possible that dataloader's workers are out of shared memory", "shm-bus-error"),
+    ] {
+        let found = first(&chain(signal)).unwrap();
+        assert_eq!(found.rule.id, id);
+        assert!(found.text.contains(signal), "{}", found.text);
+        // Only the second exception was raised in the user's own code.
+        assert_eq!(found.place.map(|place| place.line), Some(3), "{signal}");
+    }
+    let alone = traceback("RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly");
+    assert_eq!(first(&alone).unwrap().rule.kind, Kind::Exit);
+}
