@@ -197,10 +197,10 @@ pub const RULES: &[Rule] = &[
         "deepspeed-exit",
         r"exits with return code = -?\d+|returned non-zero exit status \d+|ProcessExitedException|ProcessRaisedException|died with <Signals\.",
     ),
-    // An exception of a parent that points at its child's.
+    // An exception that points at another one: of a child process, or the one that it was raised from.
     exit(
         "wrapper",
-        r"See root cause above|See stack trace for root cause|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
+        r"See root cause above|See stack trace for root cause|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|look up to see its traceback|DatasetGenerationError: |InstantiationException: Error in call|RetryError\[|BrokenProcessPool",
     ),
     exit(
         "terminate",

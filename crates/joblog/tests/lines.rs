@@ -442,3 +442,19 @@ fn a_crashed_worker_of_a_data_loader_is_not_one_that_memory_ended() {
     let alone = traceback("RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly");
     assert_eq!(first(&alone).unwrap().rule.kind, Kind::Exit);
 }
+
+#[test]
+fn an_exception_that_only_wraps_another_is_no_cause() {
+    let first_one = "OSError: [Errno 122] Disk quota exceeded";
+    for wrapper in [
+        "RuntimeError: Failed to import transformers.models.llama because of the following error (look up to see its traceback):",
+        "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
+        "hydra.errors.InstantiationException: Error in call to target 'model.GPT':",
+        "tenacity.RetryError: RetryError[<Future at 0x7f2c state=finished raised OSError>]",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
+    ] {
+        let found = first(&format!("{}{RAISED_FROM}{}", traceback(first_one), traceback(wrapper))).unwrap();
+        assert_eq!((found.rule.id, found.text.as_str()), ("disk-full", first_one), "{wrapper}");
+        assert_eq!(rule(&traceback(wrapper)), "wrapper", "{wrapper}");
+    }
+}
