@@ -50,6 +50,8 @@ struct Stream {
     nested: Option<usize>,
     /// An exception group whose first exception follows.
     group: Option<usize>,
+    /// The last line said that Python ignores the exception that follows.
+    ignores: bool,
     last: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
@@ -85,6 +87,8 @@ struct Open {
     begun: usize,
     /// Headers without a last line so far: above 1 in the output of several processes without labels.
     headers: usize,
+    /// Python ignored the exception: raised in a destructor, or when the interpreter ends.
+    is_ignored: bool,
 }
 
 /// The most events that are kept of a log: of 512 ranks each writes some.
@@ -209,7 +213,8 @@ impl Reader {
 
     fn open(&mut self, at: usize, text: &str) {
         let Some(stream) = self.streams.get_mut(at) else { return };
-        let mut open = Open { traceback: Traceback::new(text), begun: self.lines, headers: 1 };
+        let is_ignored = std::mem::take(&mut stream.ignores);
+        let mut open = Open { traceback: Traceback::new(text), begun: self.lines, headers: 1, is_ignored };
         if text.contains("Original Traceback") {
             stream.nested = stream.last;
         } else if text.trim_start_matches(' ').starts_with("| ") && stream.group.is_some() {
@@ -217,6 +222,7 @@ impl Reader {
         } else if let Some(before) = stream.open.take() {
             // Two processes without labels: their frames cannot be told apart.
             open.traceback.mixed = true;
+            open.is_ignored = false;
             open.begun = before.begun;
             open.headers = before.headers + 1;
         }
@@ -231,7 +237,11 @@ impl Reader {
         if open.headers > 1 {
             let mut traceback = open.traceback;
             traceback.mixed = true;
-            self.put_back(at, Open { traceback, begun, headers: open.headers - 1 });
+            self.put_back(at, Open { traceback, begun, headers: open.headers - 1, is_ignored: false });
+        }
+        if let Some(rule) = rules::rule(rules::IGNORED).filter(|_| open.is_ignored) {
+            self.push(at, rule, &text, place, line, begun);
+            return;
         }
         let rule = rules::of(&text).filter(|rule| rule.kind != Kind::Detail).unwrap_or(rules::EXCEPTION);
         let Some(stream) = self.streams.get_mut(at) else { return };
@@ -245,8 +255,10 @@ impl Reader {
         }
         if let Some(event) = chained.and_then(|chained| self.events.get_mut(chained)) {
             let was = std::mem::replace(&mut event.text, text);
-            // If the last one only follows from something, the one that it was raised from is the cause.
-            if event.rule.kind == Kind::Cause && rule.kind != Kind::Cause {
+            // If the last one only follows from something, the one that it was raised from is the cause. What is raised from an
+            // ignored one is ignored with it.
+            let is_ignored = event.rule.id == rules::IGNORED;
+            if is_ignored || event.rule.kind == Kind::Cause && rule.kind != Kind::Cause {
                 event.text = was;
                 // Where the first was raised outside the user's own code, the second one tells what the program did.
                 event.place = event.place.take().or(place);
@@ -287,6 +299,9 @@ impl Reader {
     /// A line that stands alone.
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
+        if let Some(stream) = self.streams.get_mut(at) {
+            stream.ignores = text.contains("Exception ignored in");
+        }
         match rules::of(text) {
             Some(rule) if rule.kind == Kind::Detail => {}
             Some(rule) => {

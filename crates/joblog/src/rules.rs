@@ -177,7 +177,7 @@ pub const RULES: &[Rule] = &[
     // Ctrl-C, or a signal that a script sends: nothing is known of why. Slurm itself sends SIGTERM and SIGKILL.
     exit("interrupted", r"^KeyboardInterrupt\b"),
     follows(
-        "atexit",
+        IGNORED,
         r"Exception ignored in|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: ",
     ),
     // A table of a launcher, and who ended first.
@@ -548,6 +548,9 @@ pub const RULES: &[Rule] = &[
         r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|^NOTE: invoking MPI_ABORT|^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
     ),
 ];
+
+/// The row of what goes wrong when a process ends, and of exceptions that Python ignores.
+pub(crate) const IGNORED: &str = "atexit";
 
 /// An exception of Python that no other row knows.
 pub const EXCEPTION: &Rule = &cause("exception", Application, "", "");

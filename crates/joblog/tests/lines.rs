@@ -458,3 +458,27 @@ fn an_exception_that_only_wraps_another_is_no_cause() {
         assert_eq!(rule(&traceback(wrapper)), "wrapper", "{wrapper}");
     }
 }
+
+#[test]
+fn the_traceback_of_an_ignored_exception_is_no_cause() {
+    let head = "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f62eb6ed630>\n";
+    let error = "AssertionError: can only test a child process";
+    let ignored = format!("{head}{}", traceback(error));
+    let fatal = traceback("RuntimeError: The size of tensor a (512) must match the size of tensor b (511)");
+    for label in ["", "3: ", "[rank3]: "] {
+        let found = first(&labelled(label, &format!("{ignored}{ignored}{fatal}"))).unwrap();
+        assert!(found.text.starts_with("RuntimeError: The size"), "{label}{}", found.text);
+        let found = first(&labelled(label, &ignored)).unwrap();
+        assert_eq!(found.rule.kind, Kind::Consequence, "{label}");
+    }
+    let chain = format!("{ignored}{RAISED_FROM}{}", traceback("RuntimeError: cannot join"));
+    assert_eq!(first(&chain).unwrap().rule.kind, Kind::Consequence);
+    let srun = "srun: error: gn1: task 0: Killed";
+    assert_eq!(first(&format!("{ignored}{srun}\n")).unwrap().text, srun);
+    // Another line between: the traceback may be another process's. Below `Exception in thread` it may be the real one.
+    assert_eq!(first(&format!("{head}step 7 loss 2\n{}", traceback(error))).unwrap().text, error);
+    assert_eq!(first(&format!("Exception in thread Thread-2:\n{}", traceback(error))).unwrap().text, error);
+    // Two processes without labels: which of the tracebacks was ignored is not known.
+    let mixed = format!("{head}Traceback (most recent call last):\n{fatal}{error}\n");
+    assert!(first(&mixed).unwrap().text.starts_with("RuntimeError: The size"));
+}
