@@ -56,27 +56,53 @@ struct Stream {
     moment: Option<Moment>,
     ordinary: usize,
     steps: usize,
-    /// The last step that it reported.
-    step: u64,
+    /// The last number that it reported of each unit.
+    reported: [Option<f64>; UNITS.len()],
 }
+
+/// Words in front of the number of a step.
+struct Unit {
+    words: &'static [&'static str],
+    /// The word may be the end of another one: `global_step`. Not `iter` of `filter`.
+    is_suffix: bool,
+    /// What is further than nothing: a clean-up that names the last epoch is no progress if none was reported before.
+    from: Option<f64>,
+}
+
+/// Each has numbers of its own: an epoch after a step is not a step back.
+const UNITS: [Unit; 3] = [
+    Unit { words: &["step", "Step", "iteration", "Iteration"], is_suffix: true, from: Some(0.0) },
+    Unit { words: &["iter", "Iter"], is_suffix: false, from: None },
+    Unit { words: &["epoch", "Epoch"], is_suffix: false, from: None },
+];
 
 impl Stream {
     fn ordinary(&mut self, text: &str) {
         self.ordinary += 1;
-        if let Some(step) = step(text) {
-            self.steps += usize::from(step > self.step);
-            self.step = step;
+        let mut reports = UNITS
+            .iter()
+            .zip(&mut self.reported)
+            .filter_map(|(unit, last)| Some((unit.number(text)?, unit, last)));
+        if let Some((number, unit, last)) = reports.next() {
+            self.steps += usize::from(last.or(unit.from).is_some_and(|last| number > last));
+            *last = Some(number);
         }
     }
 }
 
-/// The number of `step 12`, `step: 12/500`, `iteration     12` in a line.
-fn step(text: &str) -> Option<u64> {
-    ["step", "Step", "iteration", "Iteration"].iter().find_map(|word| {
-        let number = text.split_once(word)?.1.trim_start_matches([' ', ':', '=', '[', '#']);
-        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
-        number.get(..end)?.parse().ok()
-    })
+impl Unit {
+    /// The number of `step 12`, `step: 12/500`, `iteration     12`, `'epoch': 0.12` in a line.
+    fn number(&self, text: &str) -> Option<f64> {
+        self.words.iter().find_map(|word| {
+            let (before, after) = text.split_once(word)?;
+            if !self.is_suffix && before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+                return None;
+            }
+            let number = after.trim_start_matches([' ', ':', '=', '[', '#', '\'', '"']);
+            let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+            number.get(..end)?.trim_end_matches('.').parse().ok()
+        })
+    }
 }
 
 /// A traceback that is being read.

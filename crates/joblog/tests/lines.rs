@@ -482,3 +482,30 @@ fn the_traceback_of_an_ignored_exception_is_no_cause() {
     let mixed = format!("{head}Traceback (most recent call last):\n{fatal}{error}\n");
     assert!(first(&mixed).unwrap().text.starts_with("RuntimeError: The size"));
 }
+
+#[test]
+fn iterations_and_epochs_are_steps_as_well() {
+    let caught = traceback("TimeoutError: no answer from mlflow");
+    let fatal = traceback("IndexError: x");
+    let of = |before: &str, after: &str| {
+        let log = format!("{before}\n{caught}{after}\n{fatal}");
+        first_error(&[Log { bytes: log.as_bytes(), rank: None, cut: false }], 1).first.map(|first| first.text)
+    };
+    for (before, after) in [
+        ("iter 1: loss 2.1, time 512ms", "iter 2: loss 2.0, time 512ms\niter 3: loss 1.9, time 512ms"),
+        ("Iter: [10/500]", "Iter: [20/500]\nIter: [30/500]"),
+        ("Epoch 1/90 loss 2.1", "Epoch 2/90 loss 2.0\nEpoch 3/90 loss 1.9"),
+        ("{'loss': 2.3, 'epoch': 0.12}", "{'loss': 2.2, 'epoch': 0.14}\n{'loss': 2.1, 'epoch': 0.16}"),
+        ("Epoch: [3]  [ 1/5]", "Epoch: [4]  [ 1/5]\nEpoch: [5]  [ 1/5]"),
+    ] {
+        assert_eq!(of(before, after).as_deref(), Some("IndexError: x"), "{after}");
+    }
+    // A clean-up names the last epoch and step, and words with `iter` in them.
+    for (before, after) in [
+        ("Epoch 1/90 step 500", "best epoch: 1\nsaved at step 500\nbest epoch: 1\nsaved at step 500"),
+        ("loading", "last epoch 5\nlast iter 900"),
+        ("step 7", "filter 8\nwriter 9\nn_iter 20\nn_iter 30"),
+    ] {
+        assert_eq!(of(before, after).as_deref(), Some("TimeoutError: no answer from mlflow"), "{after}");
+    }
+}
