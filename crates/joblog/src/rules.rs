@@ -130,7 +130,7 @@ pub const RULES: &[Rule] = &[
     ),
     follows(
         "nccl-remote",
-        r"ncclRemoteError|remote process exited or there was a network error|socketProgress(?:Opt)?: Connection closed by remote peer|Connection closed by remote peer|ncclCommAbort|NCCL communicator was aborted|Call to recv from .* failed : Connection reset by peer|NET/(?:Socket|OFI).*(?:closed|reset) by (?:remote )?peer",
+        r"ncclRemoteError|remote process exited or there was a network error|socketProgress(?:Opt)?: Connection closed by remote peer|Connection closed by remote peer|ncclCommAbort|NCCL communicator was aborted|Call to recv from .* failed : Connection reset by peer|NET/(?:Socket|OFI).*(?:closed|reset) by (?:remote )?peer|Could not receive type from localRank|Socket recv failed while polling|\[Service thread\] Error encountered progressing|\[Proxy Service \d+\] Failed to execute operation",
     ),
     follows("nccl-ib-flushed", r"NET/IBP? ?: ?Got completion .*status=(?:5\b|IBV_WC_WR_FLUSH_ERR)"),
     follows(

@@ -509,3 +509,19 @@ fn iterations_and_epochs_are_steps_as_well() {
         assert_eq!(of(before, after).as_deref(), Some("TimeoutError: no answer from mlflow"), "{after}");
     }
 }
+
+#[test]
+fn warnings_about_a_peer_that_ended_are_no_cause() {
+    for warn in [
+        "[0] proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank 2, res=3, closed=0",
+        "[1] proxy.cc:1143 NCCL WARN Socket recv failed while polling for opId=0x7f4774cc9620",
+        "[0] proxy.cc:1614 NCCL WARN [Service thread] Error encountered progressing operation=Connect, res=3, closed=0",
+        "[0] proxy.cc:1521 NCCL WARN [Proxy Service 0] Failed to execute operation Close from rank 0, retcode 3",
+    ] {
+        let log = format!("step 1\ngn4:2211:2290 {warn}\nsrun: error: gn4: task 2: Segmentation fault\n");
+        assert_eq!(rule(&log), "srun-task", "{warn}");
+    }
+    // A process without a free descriptor is a cause, not a peer's end.
+    let open = "gn4:2211:2290 [0] proxy.cc:1611 NCCL WARN [Service thread] Accept failed Too many open files";
+    assert_eq!(first(open).unwrap().rule.kind, Kind::Cause);
+}
