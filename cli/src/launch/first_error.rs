@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
-use railgate_joblog::{Log as JobLog, first_error};
+use railgate_joblog::{Kind, Log as JobLog, first_error};
 
 use super::start::Ended;
 
@@ -40,12 +40,48 @@ impl Log {
 /// `rank 1: ValueError: bad batch (train.py:88)`; `None` if there is none, or it cannot be read.
 pub(crate) fn of(ended: &Ended) -> Option<String> {
     let (bytes, cut) = ended.log.as_ref()?.read()?;
-    let first = first_error(&[JobLog { bytes: &bytes, rank: None, cut }], u32::MAX).first?;
-    // srun's line has only the exit code of the task, which launch prints as well.
-    if first.rule.id == "srun-task" {
+    said(&JobLog { bytes: &bytes, rank: None, cut }, ended.ranks)
+}
+
+fn said(log: &JobLog<'_>, ranks: u32) -> Option<String> {
+    let first = first_error(std::slice::from_ref(log), ranks).first?;
+    // srun's line has only the exit code of the task, which launch prints as well. A consequence is no error of the rank that wrote
+    // it: one that waited for a collective names itself.
+    if first.rule.id == "srun-task" || first.rule.kind == Kind::Consequence {
         return None;
     }
     let rank = first.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
     let place = first.place.map(|place| format!(" ({}:{})", place.file, place.line)).unwrap_or_default();
     Some(format!("first error: {rank}{}{place}", first.text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{JobLog, said};
+
+    fn of(log: &str) -> Option<String> {
+        said(&JobLog { bytes: log.as_bytes(), rank: None, cut: false }, 8)
+    }
+
+    #[test]
+    fn a_rank_that_waited_is_not_the_first_error() {
+        let timeout = "[rank1]:[E1123 16:42:10.4 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: \
+                       WorkNCCL(SeqNum=1580) ran for 600060 milliseconds before timing out.\n";
+        assert_eq!(of(timeout), None);
+        let error = "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"train.py\", line 88, in main\n[rank0]: KeyError: 'x'\n";
+        assert_eq!(
+            of(&format!("{timeout}{error}")).as_deref(),
+            Some("first error: rank 0: KeyError: 'x' (train.py:88)")
+        );
+    }
+
+    #[test]
+    fn an_error_long_before_the_end_is_not_the_first() {
+        let error = |text: &str| {
+            format!("Traceback (most recent call last):\n  File \"train.py\", line 88, in main\n{text}\n")
+        };
+        let steps: String = (1..500).map(|step| format!("step {step} loss 2.1\n")).collect();
+        let log = format!("{}{steps}{}", error("TimeoutError: no answer"), error("KeyError: 'x'"));
+        assert_eq!(of(&log).as_deref(), Some("first error: KeyError: 'x' (train.py:88)"));
+    }
 }

@@ -94,6 +94,15 @@ pub(crate) struct Start<'a> {
     pub(crate) has_steps_that_fail: bool,
 }
 
+impl Start<'_> {
+    /// Ranks of the program, at least as many as GPUs of a usual node on each: a single task may be torchrun, which starts them.
+    fn ranks(&self) -> u32 {
+        const ON_A_NODE: u32 = 8;
+        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        nodes.saturating_mul(self.allocation.tasks.max(ON_A_NODE))
+    }
+}
+
 /// How it ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -105,6 +114,8 @@ pub(crate) struct Ended {
     pub(crate) began: u64,
     /// Where the program writes, if that is a file.
     pub(crate) log: Option<Log>,
+    /// How many ranks write to it.
+    pub(crate) ranks: u32,
 }
 
 /// Blocks the signals that launch waits for.
@@ -145,7 +156,7 @@ impl Program<'_> {
         // The file exists as long as this.
         drop(list);
         let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
-        Ok(Ended { code: u8::try_from(code).unwrap_or(1), stopped, began, log })
+        Ok(Ended { code: u8::try_from(code).unwrap_or(1), stopped, began, log, ranks: start.ranks() })
     }
 
     /// The command, and the list of nodes that it reads.
