@@ -53,6 +53,7 @@ pub enum Kind {
     /// It can be the first error.
     Cause,
     /// A launcher reports that a process ended: which one is known, not why.
+    /// Also an exception that only points at another one, and a command of the script that fails: named if there is no cause.
     Exit,
     /// It follows from an error elsewhere: a peer that closed its connection, a timeout of a collective.
     Consequence,
