@@ -13,7 +13,8 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "GPUs without a kernel in the time in which the job trained, where no other rule explains it: no process waits for disks or
 for a CPU core, little is copied off the GPUs, and no rank is late. Data that is copied over PCIe nearly as fast as it can be for all of
 that time shows that they wait for copies. Otherwise the CPU time of the GPUs' processes shows whether they compute or sleep meanwhile.
-Data that is copied as fast as one core copies, while the process computes, may come from memory that is not pinned.",
+Data that is copied as fast as one core copies, while the process computes, may come from memory that is not pinned. If the CPU time of each
+GPU's processes is nearly all of the job's, one process drives them all.",
     why: "the GPUs wait for the host; which part of it decides what helps, and a guess would cost days.",
     look_alikes: "a slow data loader, kernels that are launched late by Python, an inference server that waits for requests, evaluation
 and other pauses between steps: from outside all of them are GPUs without a kernel. A program that reports its waiting for input

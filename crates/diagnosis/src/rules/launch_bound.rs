@@ -18,8 +18,9 @@ SMs at work. And, of a program that reports its steps and its waiting for input,
 a core is busy for each GPU and little is copied: kernels that are launched too late. Of a program that does not report, the time
 without a kernel counts if each GPU's process computes meanwhile and its kernels keep few SMs at work: medium confidence.",
     why: "the processor sets the pace: a faster GPU would not make the job faster.",
-    look_alikes: "waiting in NCCL keeps as few SMs at work: without NCCL's times the confidence is low, and where many operations have
-no time nothing is reported. Waiting for input (`input-bound`) and copies leave GPUs idle: a program that does not report its waiting
+    look_alikes: "waiting in NCCL keeps as few SMs at work: without NCCL's times the confidence is low, and nothing is reported where many
+operations have no time or another rule names the rank that the others wait for. Python that makes its own input, or runs an environment,
+looks like Python that launches kernels. Waiting for input (`input-bound`) and copies leave GPUs idle: a program that does not report its waiting
 is judged by its idle time only while its process computes and its kernels are small. Compilation and checkpoints that take a few long steps are taken off. A job that stood still belongs
 to `hang`.",
     fix: "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %",

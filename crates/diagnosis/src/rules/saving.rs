@@ -13,10 +13,12 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "the time in checkpoints as the program reports it (docs/application-reports.md): high confidence. Without a report: GPUs
 without a kernel in the time in which the job trained, and data that is copied off the GPUs over PCIe and not onto them; and whole samples
 between two of the training, or after it, in which no GPU works while data is copied off the GPUs or, between two, written to disks:
-medium confidence.",
+medium confidence. Where the driver records pauses, most of the idle time must be in pauses of 0.4 s or longer: a copy in each step is no
+save.",
     why: "all ranks wait while a checkpoint is copied and written.",
     look_alikes: "results that a program copies from its GPUs or writes for other reasons (predictions, metrics, a data set that is prepared
-between epochs), and the start of a second program, which reads and writes. Offloading copies onto the GPUs as well and is not reported.",
+between epochs): the finding names both. The start of a second program, which reads and writes, and the last checkpoint of each program of
+a script. Offloading and parts of a model that are swapped are copied onto the GPUs as well and are not reported.",
     fix: "save asynchronously or sharded over the ranks, or less often; docs/resume.md says how often is worth it",
     thresholds: Settings::KEYS,
     line: Line::Verdict,

@@ -11,13 +11,15 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "the time that each rank waits in collectives (NCCL's profiler plugin): the straggler waits least, because the others
 wait for it. The time that each GPU runs any kernel: the straggler's GPU is idle for longer, because waiting in NCCL counts as busy.
-Both together give high confidence, one alone medium.",
+Both together give high confidence, one alone medium. Where most of the GPU's idle time is in pauses of 0.4 s or longer, the finding is that
+the rank pauses now and then.",
     why: "all other ranks wait in every step, and their GPUs look busy meanwhile.",
     look_alikes: "a GPU on a low clock (`slow-clock` names it), a rank with more work (`uneven-work`), waiting that overlaps
 with computation: the GPU of such a rank runs kernels for as long as the others', and the rank is not reported. A job without any
 progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a quarter of the ranks are late, none is reported. Of
 several programs in one job, as in a sweep, none waits for another one: the rule needs NCCL's plugin, reports of the ranks or data over NVLink,
-which show that the ranks depend on each other.",
+which show that the ranks depend on each other. A GPU with less work waits for the others without a kernel where they do not wait in NCCL
+(`DataParallel`, layers that are split unevenly): its SMs are at work for less of the time as well, and it is not reported.",
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
