@@ -232,7 +232,7 @@ fn programs(cells: &[Cell], others: bool) -> impl Iterator<Item = &[Cell]> {
         let closed = |gpu: &CellGpu| gpu.memory_mib.is_some_and(|mib| mib <= NO_CONTEXT_MIB);
         !cell.gpus.is_empty() && cell.gpus.iter().all(closed)
     };
-    let last = cells.iter().rfind(|cell| works(cell)).map_or(0, |cell| cell.start);
+    let last = cells.iter().rfind(|cell| works(cell) && !is_closed(cell)).map_or(0, |cell| cell.start);
     let mut worked = false;
     cells.chunk_by(move |one, _| {
         worked |= works(one);

@@ -245,6 +245,10 @@ fn each_program_of_a_script_has_phases_of_its_own() {
     let apart = [(StartUp, 10.0), (Steady, 18.0), (StartUp, 17.0), (Steady, 18.0), (Tail, 7.0)];
     // Without the first and the last sample of each.
     assert_eq!(found(&run(0.0)), (apart.to_vec(), 2));
+    // The last moment of the job holds the end of its only program.
+    let mut end = alike(&[(with(9e3, trains()), 3), (with(0.0, partly(0.6)), 2)]);
+    end[4].end -= STEP - 100;
+    assert!(found(&end).1 >= 3, "{:?}", found(&end));
     // One program that rests.
     let rests = [(StartUp, 10.0), (Steady, 20.0), (Idle, 15.0), (Steady, 18.0), (Tail, 7.0)];
     assert_eq!(found(&run(883.0)), (rests.to_vec(), 7));
