@@ -76,7 +76,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         _ if let Some(gpus) = one_process(facts) => {
             fix = Some(TURNS_FIX);
             let pace = "they may work in turn, as layers that are split over GPUs do, or wait for that process; railgate cannot tell which";
-            (idle, format!("one process drives all {gpus} GPUs: {pace}"))
+            (idle, format!("one process drives {gpus} GPUs: {pace}"))
         }
         (Some(rate), ..) => {
             fix = Some(COPIES_FIX);

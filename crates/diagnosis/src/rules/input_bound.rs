@@ -117,7 +117,7 @@ fn loaders_compute(facts: &Facts<'_>) -> Option<Found> {
     }
     let what = format!(
         "each GPU's process sleeps {:.0} % of the time while its GPU runs no kernel, and other processes of the job use {cores:.1} \
-         CPU cores per GPU: the GPUs probably wait for these, data loaders or others that feed them",
+         CPU cores per GPU: the GPUs probably wait for them: data loaders, or others that feed them",
         100.0 * asleep
     );
     let mut found = Found::new("medium", String::new(), what);

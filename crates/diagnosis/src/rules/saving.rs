@@ -132,7 +132,7 @@ fn in_whole_samples(facts: &Facts<'_>, only: bool) -> Option<(f64, String)> {
     (seconds > 0.0 && seconds >= least_s).then(|| (seconds / trained_s, what()))
 }
 
-/// Seconds of each save. The last one of a program that another one follows is the only one of that program, perhaps.
+/// Seconds of each save. The last save of a program that another program follows counts as a single one does.
 fn lengths_of_saves(phases: &Phases, set: &Settings) -> Vec<f64> {
     let next = phases.list.iter().skip(1).map(|next| Some(next.kind)).chain([None]);
     let saves = phases.list.iter().zip(next).filter(|(phase, _)| phase.kind == PhaseKind::Saving);

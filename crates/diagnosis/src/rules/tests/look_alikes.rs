@@ -28,7 +28,7 @@ fn gpus_that_one_process_drives_may_work_in_turn() {
     training(&mut nodes).host.cpu_cores = Reading::Known(1.0);
     assert_eq!(words("pauses", &nodes), [""; 0]);
     let [one] = &words("host-bound", &nodes)[..] else { panic!("{nodes:?}") };
-    assert!(one.contains("one process drives all 2 GPUs: they may work in turn"), "{one}");
+    assert!(one.contains("one process drives 2 GPUs: they may work in turn"), "{one}");
 }
 
 /// The processes' CPU time is that of the training, and rests that fill whole samples are no part of it.
