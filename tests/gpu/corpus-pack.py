@@ -47,18 +47,35 @@ class Neutral:
         return text
 
     def samples(self, data):
-        """The same for a file of the sampler: frames of length, kind, CRC-32 and payload."""
-        out, at = b"", 0
-        while at + 9 <= len(data):
-            length, kind, check = struct.unpack_from("<IcI", data, at)
-            payload = data[at + 9 : at + 9 + length]
-            if zlib.crc32(kind + payload) != check:
-                break
-            at += 9 + length
-            if kind in b"HNE":
-                payload = self.text(payload.decode()).encode()
-            out += struct.pack("<IcI", len(payload), kind, zlib.crc32(kind + payload)) + payload
-        return out
+        """The same for a file of the sampler."""
+        return b"".join(frame(kind, self.text(payload.decode()).encode() if kind in b"HNE" else payload) for kind, payload in once(data))
+
+
+def frame(kind, payload):
+    return struct.pack("<IcI", len(payload), kind, zlib.crc32(kind + payload)) + payload
+
+
+def once(data):
+    """Frames of length, kind, CRC-32 and payload: each head that a sample follows and that is not yet in force, and each sample once."""
+    frames, at = [], 0
+    while at + 9 <= len(data):
+        length, kind, check = struct.unpack_from("<IcI", data, at)
+        payload = data[at + 9 : at + 9 + length]
+        if zlib.crc32(kind + payload) != check:
+            break
+        at += 9 + length
+        frames.append((kind, payload))
+    head, seen = None, set()
+    for (kind, payload), (following, _) in zip(frames, frames[1:] + [(b"E", b"")]):
+        if kind == b"H":
+            if following == b"H" or payload == head:
+                continue
+            head = payload
+        elif kind in b"SM":
+            if payload in seen:
+                continue
+            seen.add(payload)
+        yield kind, payload
 
 
 def words(data):
