@@ -13,4 +13,6 @@ def kind(program):
     return program
 
 
-from corpus import blind, compute, ends, fresh, frozen, further, inference, later, seventh, several, unseen, varied, waits  # noqa: F401
+from corpus import (  # noqa: F401
+    blind, compute, eighth, ends, fresh, frozen, further, inference, later, seventh, several, unseen, varied, waits,
+)
