@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::{Event, Read, shown};
-use crate::rules::Kind;
+use crate::rules::{Kind, SHELL_COMMAND};
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
 
@@ -13,6 +13,8 @@ const AFTER: usize = 30;
 const STEPS: usize = 2;
 /// An error that a process printed so often was caught before, and ends it only if no other one does.
 const CAUGHT: usize = 3;
+/// What each rank prints between the timeout of a collective and its end: stacks of the watchdog, a table of the launcher.
+const LINES_OF_A_TIMEOUT: usize = 300;
 /// An error in so many lines from the start of a cut log may have been preceded by another one.
 const AT_THE_START: usize = 5;
 
@@ -21,10 +23,11 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
         .iter()
         .enumerate()
         .flat_map(|(log, read)| {
-            let failures = without_ends_by_timeout(last_failures(read, ranks).collect());
+            let failures = without_ends_by_timeout(last_failures(read, ranks).collect(), ranks);
             failures.into_iter().map(move |event| (log, event))
         })
         .collect();
+    let candidates = without_commands(candidates);
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
@@ -116,13 +119,23 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
 
 /// Without reports of processes that ended after a collective had timed out: the watchdog aborts each rank that waited. A rank that ended
 /// by itself before is reported before; a closed connection, on the other hand, may be noticed before the report.
-fn without_ends_by_timeout(mut events: Vec<&Event>) -> Vec<&Event> {
+fn without_ends_by_timeout(mut events: Vec<&Event>, ranks: u32) -> Vec<&Event> {
     const TIMEOUT: &str = "Watchdog caught collective operation timeout";
+    let far = LINES_OF_A_TIMEOUT.saturating_mul(usize::try_from(ranks.max(1)).unwrap_or(usize::MAX));
     let timeouts = events.iter().filter(|event| event.text.contains(TIMEOUT));
-    if let Some(first) = timeouts.map(|event| event.line).min() {
-        events.retain(|event| event.rule.kind != Kind::Exit || event.line < first);
-    }
+    let timeouts: Vec<usize> = timeouts.map(|event| event.line).collect();
+    let follows = |end: &Event| timeouts.iter().any(|at| *at < end.line && end.line - at <= far);
+    events.retain(|event| event.rule.kind != Kind::Exit || !follows(event));
     events
+}
+
+/// Without commands of the script that failed, if there is anything else: most scripts go on after them.
+fn without_commands(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
+    let is_command = |event: &Event| event.rule.id == SHELL_COMMAND;
+    if candidates.iter().all(|(_, event)| is_command(event)) {
+        return candidates;
+    }
+    candidates.into_iter().filter(|(_, event)| !is_command(event)).collect()
 }
 
 /// The errors of one process that it printed again and again, if it printed another one as well.

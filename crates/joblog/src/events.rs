@@ -67,13 +67,20 @@ struct Unit {
     is_suffix: bool,
     /// What is further than nothing: a clean-up that names the last epoch is no progress if none was reported before.
     from: Option<f64>,
+    /// Its numbers begin again in each epoch.
+    begins_again: bool,
 }
 
 /// Each has numbers of its own: an epoch after a step is not a step back.
 const UNITS: [Unit; 3] = [
-    Unit { words: &["step", "Step", "iteration", "Iteration"], is_suffix: true, from: Some(0.0) },
-    Unit { words: &["iter", "Iter"], is_suffix: false, from: None },
-    Unit { words: &["epoch", "Epoch"], is_suffix: false, from: None },
+    Unit {
+        words: &["step", "Step", "iteration", "Iteration"],
+        is_suffix: true,
+        from: Some(0.0),
+        begins_again: true,
+    },
+    Unit { words: &["iter", "Iter"], is_suffix: false, from: None, begins_again: true },
+    Unit { words: &["epoch", "Epoch"], is_suffix: false, from: None, begins_again: false },
 ];
 
 impl Stream {
@@ -84,8 +91,14 @@ impl Stream {
             .zip(&mut self.reported)
             .filter_map(|(unit, last)| Some((unit.number(text)?, unit, last)));
         if let Some((number, unit, last)) = reports.next() {
-            self.steps += usize::from(last.or(unit.from).is_some_and(|last| number > last));
-            *last = Some(number);
+            let before = last.or(unit.from);
+            self.steps += usize::from(before.is_some_and(|before| number > before));
+            // A history of epochs after the last one is no progress.
+            *last = Some(if unit.begins_again {
+                number
+            } else {
+                before.map_or(number, |before| number.max(before))
+            });
         }
     }
 }
@@ -326,7 +339,9 @@ impl Reader {
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
         if let Some(stream) = self.streams.get_mut(at) {
-            stream.ignores = text.contains("Exception ignored in");
+            // Python 3.14 writes "Exception ignored while calling deallocator".
+            stream.ignores =
+                ["in", "while"].iter().any(|how| text.contains(&format!("Exception ignored {how}")));
         }
         match rules::of(text) {
             Some(rule) if rule.kind == Kind::Detail => {}

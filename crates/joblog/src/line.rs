@@ -116,8 +116,8 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
     let from = behind_a_bar(&text);
     text.drain(..from);
     // A launcher's label, and behind it that of the program.
-    for _ in 0..2 {
-        line.take_label(&mut text);
+    for is_second in [false, true] {
+        line.take_label(&mut text, is_second);
     }
     line.when = moment(&text);
     line.text = text;
@@ -145,10 +145,13 @@ impl Line {
         bytes.get(from..).unwrap_or_default()
     }
 
-    /// Takes the label in front of a text.
-    fn take_label(&mut self, text: &mut String) {
+    /// Takes the label in front of a text. Behind another label, `[step12]:` is the program's own word.
+    fn take_label(&mut self, text: &mut String, is_second: bool) {
         let label = LABEL.as_ref().filter(|_| text.starts_with(['[', '(']));
         let Some(found) = label.and_then(|label| label.captures(text)) else { return };
+        if is_second && found.name("local").is_some() {
+            return;
+        }
         let number = found.name("rank").or_else(|| found.name("mpi"));
         self.rank = number.and_then(|rank| rank.as_str().parse().ok()).or(self.rank);
         let is_process = found.name("process").is_some();
@@ -250,6 +253,7 @@ mod tests {
             ("(_Loader.read pid=19, ip=10.3.0.14) out", Numbered::No, None, "out"),
             ("(pid=19) out", Numbered::No, None, "(pid=19) out"),
             ("[default1]:[rank3]: out", Numbered::No, Some(3), "out"),
+            ("[rank3]: [step12]: loss 2.1", Numbered::No, Some(3), "[step12]: loss 2.1"),
             ("[INFO]: out", Numbered::No, None, "[INFO]: out"),
         ] {
             let read = read(line.as_bytes(), numbered);

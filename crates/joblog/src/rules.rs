@@ -179,7 +179,7 @@ pub const RULES: &[Rule] = &[
     exit("interrupted", r"^KeyboardInterrupt\b"),
     follows(
         IGNORED,
-        r"Exception ignored in|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: ",
+        r"Exception ignored (?:in|while)|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: ",
     ),
     // A table of a launcher, and who ended first.
     exit(
@@ -450,9 +450,9 @@ pub const RULES: &[Rule] = &[
     // or a metric is printed as `head: mlp`, `cat: 0.93`.
     Rule {
         class: Data,
-        advice: "a command of the script could not use a path: check the path, and whether the file system is mounted there",
+        advice: "a command of the script failed, and the script may have gone on: check the path, and whether the file system is mounted there",
         ..exit(
-            "shell-command",
+            SHELL_COMMAND,
             r"^(?:/\S*/)?(?:ls|rm|cp|mv|cat|mkdir|ln|tail|head|touch|du|stat|tar|rsync|find|chmod): .*: (?:No such file or directory|Permission denied)",
         )
     },
@@ -549,6 +549,9 @@ pub const RULES: &[Rule] = &[
         r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|^NOTE: invoking MPI_ABORT|^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",
     ),
 ];
+
+/// The row of a command of the script that failed.
+pub(crate) const SHELL_COMMAND: &str = "shell-command";
 
 /// The row of what goes wrong when a process ends, and of exceptions that Python ignores.
 pub(crate) const IGNORED: &str = "atexit";
