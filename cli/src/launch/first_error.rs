@@ -45,9 +45,10 @@ pub(crate) fn of(ended: &Ended) -> Option<String> {
 
 fn said(log: &JobLog<'_>, ranks: u32) -> Option<String> {
     let first = first_error(std::slice::from_ref(log), ranks).first?;
-    // srun's line has only the exit code of the task, which launch prints as well. A consequence is no error of the rank that wrote
-    // it: one that waited for a collective names itself.
-    if first.rule.id == "srun-task" || first.rule.kind == Kind::Consequence {
+    // srun's line has only the exit code of the task, which launch prints as well. A rank that waited for a collective names itself, and no
+    // line of the program.
+    let waited = first.rule.kind == Kind::Consequence && first.place.is_none();
+    if first.rule.id == "srun-task" || waited {
         return None;
     }
     let rank = first.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();

@@ -4,7 +4,6 @@
 
 use railgate_model::Reading;
 use railgate_node_report::phases::PhaseKind;
-use railgate_node_report::usage::GpuUsage;
 
 use super::facts::{Facts, Unit, busy, mean_of, median};
 use super::rules::idle_gpus::is_unused;
@@ -49,7 +48,7 @@ impl HostTime {
     /// Whether a thread may be busy while kernels run, as in PyTorch, which polls for their end. JAX sleeps meanwhile, so that all of its CPU
     /// time may be in the time without kernels.
     fn spins(&self) -> bool {
-        self.cpu >= SPINS * (1.0 - self.idle)
+        self.cpu + self.wait >= SPINS * (1.0 - self.idle)
     }
 
     /// Time in which no kernel runs and a thread waits for a core. Kernels are taken to cover as much of the waiting as of
@@ -102,30 +101,42 @@ pub(super) fn of_all<'f, 'a>(facts: &'f Facts<'a>) -> Option<Vec<(&'f Unit<'a>, 
     all.filter(|all| !all.is_empty())
 }
 
-/// Number of GPUs that one process drives, if it drives all that the job uses: the CPU time of each GPU's processes is then nearly all
-/// CPU time of the job. Processes of their own have a part of it each.
-pub(super) fn one_process(facts: &Facts<'_>) -> Option<usize> {
+/// Number of GPUs that one process drives and that may work in turn: the CPU time of each GPU's processes is then nearly all CPU time of the
+/// job, where processes of their own have a part of it each, and all GPUs together are busy for no longer than the time.
+pub(super) fn one_process_in_turn(facts: &Facts<'_>) -> Option<usize> {
     /// More than the larger one of two processes of the same work uses.
     const NEARLY_ALL: f64 = 0.75;
+    /// One GPU may begin before the other one has ended.
+    const IN_TURN: f64 = 1.1;
     let [usage] = facts.usages[..] else { return None };
     let cores = usage.host.cpu_cores.known()?.mean;
     let all = of_all(facts)?;
     let has_all = all.iter().all(|(_, host)| host.cpu >= NEARLY_ALL * cores);
-    (all.len() > 1 && cores > 0.0 && has_all).then_some(all.len())
+    let busy: f64 = all.iter().map(|(_, host)| 1.0 - host.idle).sum();
+    (all.len() > 1 && cores > 0.0 && has_all && busy <= IN_TURN).then_some(all.len())
 }
 
 /// CPU cores per used GPU that processes of the job use which use no GPU: data loaders, compilers. Median over the nodes.
 pub(super) fn other_cores(facts: &Facts<'_>) -> Option<f64> {
-    /// Of a GPU's process whose CPU time is not known: it polls for the end of its kernels.
-    const POLLING: f64 = 1.0;
     let of_nodes = facts.usages.iter().filter_map(|usage| {
-        let known = |gpu: &GpuUsage| mean_of(&gpu.counters.process_cpu_percent).known().copied();
-        let own: f64 =
-            usage.gpus.iter().map(|gpu| known(gpu).map_or(POLLING, |percent| percent / 100.0)).sum();
+        let own: Option<f64> = usage
+            .gpus
+            .iter()
+            .map(|gpu| Some(mean_of(&gpu.counters.process_cpu_percent).known()? / 100.0))
+            .sum();
         let gpus = f64::from(u32::try_from(usage.gpus.len()).ok()?);
-        Some((usage.host.cpu_cores.known()?.mean - own).max(0.0) / gpus)
+        Some((usage.host.cpu_cores.known()?.mean - own?).max(0.0) / gpus)
     });
     median(of_nodes.collect())
+}
+
+/// The same where the CPU time of the GPUs' processes is not known: beyond the core that each keeps busy while it polls for the end of its
+/// kernels. Over all nodes.
+pub(super) fn cores_besides_polling(facts: &Facts<'_>) -> Option<f64> {
+    const POLLING: f64 = 1.0;
+    let cores: Option<f64> = facts.usages.iter().map(|usage| Some(usage.host.cpu_cores.known()?.mean)).sum();
+    let gpus = u32::try_from(used(facts).count()).ok().filter(|gpus| *gpus > 0)?;
+    Some(cores? / f64::from(gpus) - POLLING)
 }
 
 /// Seconds of all phases of a kind, and their number; median over the nodes.

@@ -63,7 +63,8 @@ pub struct Analysis {
     /// Seconds of training that the rules of slowness need, if the job trained for less: then none of them judged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub too_short_s: Option<f64>,
-    /// Several programs trained at different times: the means over the node are of none of them, and no rule of slowness judged it.
+    /// Several programs trained at different times, so that the means over the node are of none of them, or one after the other for too short a
+    /// time each: no rule of slowness judged the job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_turns: bool,
     /// Number of starts of the step inside the attempt, if a launcher started it more than once.

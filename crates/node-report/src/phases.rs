@@ -58,7 +58,7 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PhaseKind {
-    /// Before the first sustained work: imports, data, compilation, communicators.
+    /// Before the first sustained work of a program: imports, data, compilation, communicators. Of one after another also what runs before it.
     StartUp,
     /// GPUs work at their usual level.
     Steady,

@@ -3,7 +3,7 @@ use railgate_model::Reading;
 use super::idle_gpus::is_unused;
 use super::{RULES, hang};
 use crate::facts::{Facts, Unit, busy, mean_of, median};
-use crate::host_time::{HostTime, of_all, one_process, used};
+use crate::host_time::{HostTime, of_all, one_process_in_turn, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -32,8 +32,8 @@ const PAGEABLE_FIX: &str = "if the batches are in ordinary memory, pin it (pin_m
     less (bytes or bf16 instead of fp32); railgate.waiting() around the data loader shows how long it waits for input";
 
 /// For GPUs that one process drives.
-const TURNS_FIX: &str = "one process for each GPU (torchrun with DDP or FSDP), or tensor parallelism; for layers split over the GPUs several batches \
-    under way (a pipeline)";
+const TURNS_FIX: &str = "one process for each GPU (torchrun with DDP or FSDP), or tensor parallelism; for layers split over the GPUs several \
+    micro-batches in flight (pipeline parallelism)";
 
 /// For a job that waits for copies.
 const COPIES_FIX: &str = "keep the data on the GPU, copy less (bytes or bf16 instead of fp32), or copy from pinned memory on a stream of its own \
@@ -73,15 +73,15 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let by_a_core = copied.filter(|rate| *rate >= set.copied_by_a_core_gb_s.get());
     let mut fix = None;
     let (lost, pace) = match (fast, by_a_core, of_process) {
-        _ if let Some(gpus) = one_process(facts) => {
-            fix = Some(TURNS_FIX);
-            let pace = "they may work in turn, as layers that are split over GPUs do, or wait for that process; railgate cannot tell which";
-            (idle, format!("one process drives {gpus} GPUs: {pace}"))
-        }
         (Some(rate), ..) => {
             fix = Some(COPIES_FIX);
             let pace = "are copied between the host and each GPU meanwhile, and it waits for these copies";
             (idle, format!("{rate:.0} GB/s {pace}"))
+        }
+        _ if let Some(gpus) = one_process_in_turn(facts) => {
+            fix = Some(TURNS_FIX);
+            let pace = "they may work in turn, as layers that are split over GPUs do, or wait for that process; railgate cannot tell which";
+            (idle, format!("one process drives {gpus} GPUs: {pace}"))
         }
         (.., Some((asleep, _))) if 2.0 * asleep >= idle => (
             asleep,

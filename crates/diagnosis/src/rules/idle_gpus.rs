@@ -62,6 +62,8 @@ const TAIL_FIX: &str = "look at what the program does after its last step (uploa
 const BETWEEN_FIX: &str = "look at what the program does then (evaluation on the CPU, waiting for a person or a service), or divide the job there";
 const START_FIX: &str = "look at what the program does before its first step (downloads, data, compilation): do it in a job without GPUs, and keep its \
     results for the next job";
+const STARTS_FIX: &str = "look at what each program does before its first step, and at what the script does between them (imports, data, compilation, \
+    work on the CPU): run several settings in one program, or divide the job there";
 const LOW_FIX: &str = "find what the GPUs wait for (`py-spy dump --pid PID`; railgate.step() and railgate.waiting() in the loop), or ask for fewer GPUs";
 const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
 
@@ -234,7 +236,7 @@ fn none_used(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
 /// they do not explain it. `is_low`: kernels run for little of all time, so that a short start-up explains it as well.
 fn at_the_start(facts: &Facts<'_>, gpus: &[Gpu<'_>], is_low: bool) -> Option<(Found, f64)> {
     let set = &facts.rules.idle_gpus;
-    let (start_s, _) = in_phases(facts, PhaseKind::StartUp);
+    let (start_s, starts) = in_phases(facts, PhaseKind::StartUp);
     let whole_s = gpus.iter().map(|gpu| gpu.whole_s).fold(0.0, f64::max);
     let least_s = if is_low { 0.0 } else { set.start.seconds() };
     let long = start_s >= least_s.max(set.tail_percent.share() * whole_s);
@@ -252,14 +254,20 @@ fn at_the_start(facts: &Facts<'_>, gpus: &[Gpu<'_>], is_low: bool) -> Option<(Fo
         return None;
     }
     let all_s: f64 = gpus.iter().map(idle_s).sum();
+    // Of several programs, or of one that a launcher started again, with what ran between them.
+    let (which, fix) = if starts > 1.0 {
+        (format!("the starts of the job's {starts:.0} programs, and the time between them,"), STARTS_FIX)
+    } else {
+        ("the job's start-up".to_owned(), START_FIX)
+    };
     let what = format!(
-        "the job's start-up took {} of {}, and {} no kernel in most of it: {} GPU-hours idle",
+        "{which} took {} of {}, and {} no kernel in most of it: {} GPU-hours idle",
         span(start_s),
         span(whole_s),
         if gpus.len() == 1 { "the GPU ran".to_owned() } else { format!("{} ran", gpus_text(gpus.len())) },
         hours(all_s)
     );
-    Some((Found { fix: Some(START_FIX), ..Found::new("high", String::new(), what) }, all_s))
+    Some((Found { fix: Some(fix), ..Found::new("high", String::new(), what) }, all_s))
 }
 
 /// Whether the job trained for a part of its time.
@@ -576,6 +584,13 @@ mod tests {
         assert_eq!(
             of(&long, 600, Outcome::Failed).iter().filter(|(what, _)| what.contains("start-up")).count(),
             0
+        );
+        let several = of(&[(StartUp, 320), (Steady, 60), (StartUp, 300), (Steady, 60)], 600, Outcome::Good);
+        assert!(
+            several[0].0.starts_with(
+                "the starts of the job's 2 programs, and the time between them, took 10 min 20 s of"
+            ),
+            "{several:?}"
         );
         // Less than ten minutes, less than a fifth of the time, a start-up with kernels, and a job that idles longer later.
         assert_eq!(of(&[(StartUp, 590), (Steady, 300)], 590, Outcome::Good), []);

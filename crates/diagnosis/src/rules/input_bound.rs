@@ -3,7 +3,7 @@ use railgate_model::Reading;
 use super::idle_gpus::is_unused;
 use super::saving;
 use crate::facts::{Facts, Unit, busy, mean_of, median};
-use crate::host_time::{self, other_cores};
+use crate::host_time::{self, cores_besides_polling, other_cores};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -12,7 +12,7 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
 a report: idle GPUs on nodes where processes wait for disks (I/O pressure, where
-copies off the GPUs are known), almost all of the job's cores are in use, other processes than the GPUs' among them, or the GPUs'
+copies off the GPUs are known, and none has a quarter of a save's rate), almost all of the job's cores are in use, other processes than the GPUs' among them, or the GPUs'
 processes sleep while other processes of the job, as data loaders, compute: medium confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
     why: "allocated GPUs wait for the data loaders.",
     look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
@@ -38,8 +38,8 @@ thresholds! {
 }
 
 /// For a job whose other processes compute while those of its GPUs sleep.
-const FEEDERS_FIX: &str = "data loaders: more loader workers, prefetch, data on local disks or fewer small files; environments, scoring or clients: more of \
-    them at the same time, or beside the GPUs' work";
+const FEEDERS_FIX: &str = "data loaders: more loader workers, prefetch, data on local disks or fewer small files; environments, scoring or clients: run \
+    more of them at once, or let them run while the GPUs work";
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.input_bound;
@@ -74,7 +74,9 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let starved = of_hosts(|host| host.cpu_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
     let cpu = of_hosts(|host| Some(host.cpu_cores.known()?.mean / host.cpus_allowed.known()?)).unwrap_or(0.0);
     // The GPUs' own processes keep a core busy while they wait for kernels, and need no loaders.
-    let others_compute = other_cores(facts).is_none_or(|cores| cores >= set.loader_cores.get());
+    // Threads of the GPUs' own processes may be loaders as well, and may be the program's own work on the CPU (`host-bound`).
+    let others = other_cores(facts).or_else(|| cores_besides_polling(facts));
+    let others_compute = others.is_none_or(|cores| cores >= set.loader_cores.get());
     if busy > set.busy_percent.get() || sm > set.sm_percent.get() {
         return Vec::new();
     }
@@ -117,7 +119,7 @@ fn loaders_compute(facts: &Facts<'_>) -> Option<Found> {
     }
     let what = format!(
         "each GPU's process sleeps {:.0} % of the time while its GPU runs no kernel, and other processes of the job use {cores:.1} \
-         CPU cores per GPU: the GPUs probably wait for them: data loaders, or others that feed them",
+         CPU cores per GPU: the GPUs probably wait for those (data loaders, environments, scoring)",
         100.0 * asleep
     );
     let mut found = Found::new("medium", String::new(), what);

@@ -48,7 +48,7 @@ thresholds! {
 const PROFILER_FIX: &str = "`--railgate-profiler=on` tells the two apart in the next run: small kernels need CUDA graphs, torch.compile or larger batches";
 
 /// For a program that does not report, whose processes compute for longer than its small kernels run.
-const BUSY_THREAD_FIX: &str = "`py-spy dump --pid PID` shows what the busy thread does: if it launches kernels, CUDA graphs, torch.compile or larger batches; \
+const BUSY_THREAD_FIX: &str = "in the next run, `py-spy dump --pid PID` on the node shows what the busy thread does: if it launches kernels, CUDA graphs, torch.compile or larger batches; \
     if it prepares input or runs an environment, do that in other processes";
 
 /// Kernels use few SMs because they are too small or run one at a time, or no kernel runs because the next one

@@ -2,7 +2,7 @@ use railgate_node_report::phases::PhaseKind;
 
 use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
 use crate::facts::{Facts, busy, median};
-use crate::host_time::{HostTime, Pauses, in_phases, one_process, used};
+use crate::host_time::{HostTime, Pauses, in_phases, one_process_in_turn, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -60,7 +60,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         || !facts.show_speed()
         || hang::stood_still(facts).is_some()
         || known.iter().any(|rule| !rule(facts).is_empty())
-        || one_process(facts).is_some()
+        || one_process_in_turn(facts).is_some()
     {
         return Vec::new();
     }

@@ -13,8 +13,8 @@ pub(crate) const RULE: Rule = Rule {
     evidence: "the time in checkpoints as the program reports it (docs/application-reports.md): high confidence. Without a report: GPUs
 without a kernel in the time in which the job trained, and data that is copied off the GPUs over PCIe and not onto them; and whole samples
 between two of the training, or after it, in which no GPU works while data is copied off the GPUs or, between two, written to disks:
-medium confidence. Where the driver records pauses, most of the idle time must be in pauses of 0.4 s or longer: a copy in each step is no
-save.",
+medium confidence. Where the driver records pauses, at least two fifths of the idle time must be in pauses of 0.4 s or longer: a copy
+in each step is no save.",
     why: "all ranks wait while a checkpoint is copied and written.",
     look_alikes: "results that a program copies from its GPUs or writes for other reasons (predictions, metrics, a data set that is prepared
 between epochs): the finding names both. The start of a second program, which reads and writes, and the last checkpoint of each program of
@@ -41,8 +41,8 @@ const PROBABLY: &str = "the job probably saves checkpoints or copies its results
 const SILENT_FIX: &str = "checkpoints: save asynchronously or sharded over the ranks, or less often (docs/resume.md says how often is worth it); results: reduce \
     them on the GPU, and copy to pinned memory while the next batch runs";
 
-/// Share of the idle time that is in pauses of 0.4 s or longer if the job saves in it.
-const MOST_PAUSES: f64 = 0.4;
+/// Least share of the idle time in pauses of 0.4 s or longer if the job saves in it.
+const IN_PAUSES: f64 = 0.4;
 
 /// Milliseconds of work between two saves.
 const APART_MS: u64 = 10_000;
@@ -94,7 +94,7 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
     let all_idle = (100.0 - busy) / 100.0;
     let (idle, at_a_time) = match longest_pauses(facts) {
         // A copy in each step is no save.
-        Some(pauses) if pauses.share < MOST_PAUSES * all_idle => return None,
+        Some(pauses) if pauses.share < IN_PAUSES * all_idle => return None,
         Some(pauses) => (pauses.share, format!(", {:.1} s at a time", pauses.mean_s)),
         None => (all_idle, String::new()),
     };

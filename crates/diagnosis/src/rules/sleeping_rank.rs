@@ -54,7 +54,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let by_wait = waits(facts);
     let by_idle = idles(facts);
     let all_busy = sorted(facts.units.iter().filter_map(percent).collect());
-    let all_paused = facts.units.iter().filter_map(|unit| Some(paused(facts, unit)?.share));
+    let seconds = facts.training_s().filter(|_| !by_idle.is_empty());
+    let all_paused = facts.units.iter().filter_map(|unit| Some(Pauses::of(unit, seconds?)?.share));
     let all_paused = sorted(all_paused.collect());
     let mut found = Vec::new();
     for unit in &facts.units {
@@ -87,7 +88,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
             _ => "its GPU is idle while the others are busy",
         };
         // Without NCCL's plugin `pausing-rank` does not know them.
-        let rare = pauses(facts, unit, &all_paused)
+        let rare = seconds
+            .and_then(|seconds| pauses(facts, unit, seconds, &all_paused))
             .filter(|(share, _)| idle.is_some_and(|idle| *share >= PAUSES * idle));
         let what = match rare {
             Some((_, mean_s)) => format!(
@@ -152,14 +154,10 @@ fn sms(unit: &Unit<'_>) -> Option<f64> {
 }
 
 /// How much longer the GPU pauses than the others, as a share of the time, and the mean length of its pauses, seconds.
-/// `all_paused`: shares of all GPUs, in ascending order.
-fn pauses(facts: &Facts<'_>, unit: &Unit<'_>, all_paused: &[f64]) -> Option<(f64, f64)> {
-    let own = paused(facts, unit).filter(|own| own.count >= facts.rules.pauses.count.get())?;
+/// `seconds`: length of the training; `all_paused`: shares of all GPUs, in ascending order.
+fn pauses(facts: &Facts<'_>, unit: &Unit<'_>, seconds: f64, all_paused: &[f64]) -> Option<(f64, f64)> {
+    let own = Pauses::of(unit, seconds).filter(|own| own.count >= facts.rules.pauses.count.get())?;
     Some((own.share - median_of_others(all_paused, own.share)?, own.mean_s))
-}
-
-fn paused(facts: &Facts<'_>, unit: &Unit<'_>) -> Option<Pauses> {
-    Pauses::of(unit, facts.training_s()?)
 }
 
 /// GPUs that are busy for far less of the time than the median of the others.

@@ -149,7 +149,7 @@ fn reason(throttled: &Throttled, least: f64, judged_s: f64) -> Option<(&'static 
     ]
     .into_iter()
     .find(|(_, seconds)| *seconds > least * over.min(judged_s))?;
-    Some((name, 100.0 * seconds / over))
+    Some((name, 100.0 * (seconds / over.min(judged_s)).min(1.0)))
 }
 
 #[cfg(test)]

@@ -202,10 +202,17 @@ pub(crate) fn classify_starts(cells: &[Cell], others: bool, starts: &[StepStart]
         while let Some(program) = programs.next() {
             let course = classify(program, others);
             let is_last = programs.peek().is_none();
-            let between = |kind| if kind == PhaseKind::Tail && !is_last { PhaseKind::StartUp } else { kind };
+            // A program that never trained, as a check of the GPUs, is a part of the start as well.
+            let has_trained = course.list.iter().any(|phase| phase.kind.is_training());
+            let between = |kind| match kind {
+                PhaseKind::Tail if !is_last => PhaseKind::StartUp,
+                PhaseKind::Idle if !is_last && !has_trained => PhaseKind::StartUp,
+                kind => kind,
+            };
             let numbered = |phase: Phase| Phase { kind: between(phase.kind), start_number, ..phase };
             // What its last sample holds besides the training.
-            let rest = course.list.last().zip(program.last()).filter(|_| !is_last);
+            let rest = course.list.last().zip(program.last());
+            let rest = rest.filter(|(phase, cell)| !is_last && phase.end < cell.end);
             let rest = rest.map(|(phase, cell)| Phase {
                 kind: PhaseKind::Tail,
                 start: phase.end,
@@ -234,9 +241,10 @@ fn programs(cells: &[Cell], others: bool) -> impl Iterator<Item = &[Cell]> {
     };
     let last = cells.iter().rfind(|cell| works(cell) && !is_closed(cell)).map_or(0, |cell| cell.start);
     let mut worked = false;
-    cells.chunk_by(move |one, _| {
+    cells.chunk_by(move |one, next| {
         worked |= works(one);
-        let ended = worked && one.start < last && is_closed(one);
+        // A program with little memory in use works on.
+        let ended = worked && one.start < last && is_closed(one) && !works(next);
         worked &= !ended;
         !ended
     })

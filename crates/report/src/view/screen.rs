@@ -251,7 +251,7 @@ fn none_found(analysis: &Analysis) -> String {
         };
     }
     if analysis.in_turns {
-        return "its speed is not judged: its programs trained at different times".to_owned();
+        return "its speed is not judged: its programs trained at different times, or for too short a time each".to_owned();
     }
     // Without shares of time, most rules had nothing to judge.
     match analysis.shares {
