@@ -13,6 +13,8 @@ const AFTER: usize = 30;
 const STEPS: usize = 2;
 /// An error that a process printed so often was caught before, and ends it only if no other one does.
 const CAUGHT: usize = 3;
+/// Of PyTorch's watchdog.
+const TIMEOUT: &str = "Watchdog caught collective operation timeout";
 /// What each rank prints between the timeout of a collective and its end: stacks of the watchdog, a table of the launcher.
 const LINES_OF_A_TIMEOUT: usize = 300;
 /// An error in so many lines from the start of a cut log may have been preceded by another one.
@@ -27,7 +29,7 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
             failures.into_iter().map(move |event| (log, event))
         })
         .collect();
-    let candidates = without_commands(candidates);
+    let candidates = without_commands(without_aborts(candidates));
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
@@ -120,13 +122,25 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
 /// Without reports of processes that ended after a collective had timed out: the watchdog aborts each rank that waited. A rank that ended
 /// by itself before is reported before; a closed connection, on the other hand, may be noticed before the report.
 fn without_ends_by_timeout(mut events: Vec<&Event>, ranks: u32) -> Vec<&Event> {
-    const TIMEOUT: &str = "Watchdog caught collective operation timeout";
     let far = LINES_OF_A_TIMEOUT.saturating_mul(usize::try_from(ranks.max(1)).unwrap_or(usize::MAX));
     let timeouts = events.iter().filter(|event| event.text.contains(TIMEOUT));
     let timeouts: Vec<usize> = timeouts.map(|event| event.line).collect();
     let follows = |end: &Event| timeouts.iter().any(|at| *at < end.line && end.line - at <= far);
     events.retain(|event| event.rule.kind != Kind::Exit || !follows(event));
     events
+}
+
+/// Without aborted processes in one log, if a collective timed out in the log of a rank: nothing tells which came first, and it is the
+/// watchdog that aborts.
+fn without_aborts(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
+    const ABORTED: [&str; 4] = ["Aborted", "SIGABRT", "(exitcode: -6)", "exit code 134"];
+    let timed_out: BTreeSet<usize> =
+        candidates.iter().filter(|(_, event)| event.text.contains(TIMEOUT)).map(|(log, _)| *log).collect();
+    let is_abort = |event: &Event| {
+        event.rule.kind == Kind::Exit && ABORTED.iter().any(|words| event.text.contains(words))
+    };
+    let in_another = |log: &usize| timed_out.iter().any(|other| other != log);
+    candidates.into_iter().filter(|(log, event)| !(is_abort(event) && in_another(log))).collect()
 }
 
 /// Without commands of the script that failed, if there is anything else: most scripts go on after them.

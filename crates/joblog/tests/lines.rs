@@ -297,6 +297,16 @@ fn processes_that_a_watchdog_ended_are_no_cause() {
     // A rank that had ended before made the others wait.
     let killed = "srun: error: gn4: task 2: Killed\n";
     assert_eq!(first(&format!("{killed}{timeout}{table}")).unwrap().text, killed.trim_end());
+    // The ranks write to files of their own, srun to the job's.
+    let of_files = |end: &str| {
+        let logs = [(timeout, Some(0)), (end, None)];
+        let logs = logs.map(|(text, rank)| Log { bytes: text.as_bytes(), rank, cut: false });
+        first_error(&logs, 8).first.unwrap()
+    };
+    assert_eq!(
+        (of_files(srun).rule.id, of_files(killed).text.as_str()),
+        ("nccl-watchdog", killed.trim_end())
+    );
     // So had one that ended hours after a timeout, from which the launcher had started the ranks again.
     let hours: String = (0..4000).map(|step| format!("step {step} loss 2\n")).collect();
     assert_eq!(first(&format!("{timeout}{hours}{killed}")).unwrap().text, killed.trim_end());
