@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use railgate_joblog::{Log, first_error};
 use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::application::read as read_rank;
@@ -162,21 +162,44 @@ impl Recording {
     }
 
     fn merged(&self, node: NodeReport, slurm: Option<SlurmView>) -> Result<JobReport> {
-        let (cluster, job) = (node.cluster.clone(), node.job.id);
+        self.merged_with(vec![node], slurm)
+    }
+
+    /// The first node is this recording's.
+    fn merged_with(&self, nodes: Vec<NodeReport>, slurm: Option<SlurmView>) -> Result<JobReport> {
+        let first = nodes.first().context("no node")?;
+        let (cluster, job) = (first.cluster.clone(), first.job.id);
+        let names: Vec<String> = nodes.iter().map(|node| node.node.clone()).collect();
         let parts = Parts {
-            logs: self.log(&node)?.into_iter().collect(),
-            nodes: vec![node],
+            logs: self.log(first)?.into_iter().collect(),
+            nodes,
             decisions: optional(&self.0.join("decision.json"))?.into_iter().collect(),
             ends: optional(&self.0.join("slurm-end.json"))?.into_iter().collect(),
             ..Parts::default()
         };
-        let expand = |list: &str| Some(vec![list.to_owned()]);
+        let expand = |_: &str| Some(names.clone());
         Ok(JobReport::merge(&cluster, job, parts, slurm, &expand, &ReportConfig::default()))
     }
 
     /// What the report says if neither NCCL's plugin nor the program wrote anything.
     pub(crate) fn said_without_files(&self) -> Result<Said> {
         said(&self.report_with(self.node_without_files()?)?)
+    }
+
+    /// What the report says of a job on two nodes, of which the second one runs the program of another recording, or this one's.
+    pub(crate) fn said_with_node(&self, other: &Recording) -> Result<Said> {
+        let (mut first, mut second) = (self.node()?, other.node()?);
+        first.job.nodelist = "gn[1-2]".to_owned();
+        (second.node, second.job, second.attempt) = ("gn2".to_owned(), first.job.clone(), first.attempt);
+        let mut slurm: Option<serde_json::Value> = optional(&self.0.join("slurm.json"))?;
+        if let Some(slurm) = &mut slurm {
+            slurm["nodelist"] = "gn[1-2]".into();
+        }
+        let slurm = slurm.map(serde_json::from_value).transpose()?;
+        let report = self.merged_with(vec![first, second], slurm)?;
+        let nodes = report.attempts.last().map_or(0, |attempt| attempt.nodes.len());
+        ensure!(nodes == 2, "{nodes} nodes");
+        said(&report)
     }
 
     /// What the report says if Slurm ended the job with this state; `None` if it did not end well.

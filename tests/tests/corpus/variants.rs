@@ -542,6 +542,28 @@ fn good<'a>(all: &'a [(String, String, Recording)], gpu: &'a str) -> impl Iterat
     alone(all).filter(is_good).map(|(_, _, recording)| recording)
 }
 
+/// The same on two nodes, and a program with nothing to criticise on the other node: neither waits for the other.
+#[test]
+fn reports_of_two_nodes_give_no_wrong_advice() {
+    let (kinds, all) = (kinds(), recordings());
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, name, recording) in alone(&all) {
+        let ended = recording.said().unwrap().ended;
+        for (which, other) in
+            std::iter::once(("the same", recording)).chain(good(&all, gpu).map(|good| ("a good one", good)))
+        {
+            let said = recording.said_with_node(other).unwrap();
+            count += 1;
+            let said = Said { ended: ended.clone(), ..said };
+            if kinds[name].outcome(&said, None).unwrap() == Outcome::Wrong {
+                wrong.push(format!("{gpu}/{name}, {which} on the other node: {}", said.advice));
+            }
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} jobs on two nodes without wrong advice");
+}
+
 /// The same program on each of eight GPUs, as in a sweep over settings: each GPU waits for its own host, and none for another GPU.
 #[test]
 fn reports_of_eight_programs_in_one_job_give_no_wrong_advice() {
