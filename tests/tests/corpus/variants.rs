@@ -542,6 +542,38 @@ fn good<'a>(all: &'a [(String, String, Recording)], gpu: &'a str) -> impl Iterat
     alone(all).filter(is_good).map(|(_, _, recording)| recording)
 }
 
+/// Training that generates text in each epoch: its GPU runs many small kernels then, and does not rest.
+#[test]
+fn training_that_generates_text_has_no_pauses() {
+    let all = recordings();
+    let at_work = |samples: &[Sample]| -> Vec<Sample> {
+        let first = samples.iter().position(works).map_or(0, |first| first + 1);
+        let last = samples.iter().rposition(works).unwrap_or(0);
+        samples.get(first..last).unwrap_or_default().to_vec()
+    };
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (gpu, _, decode) in alone(&all).filter(|(_, name, _)| *name == "decode") {
+        let generates = at_work(&decode.samples());
+        for good in good(&all, gpu) {
+            let said = good.said_of(5.0, |own| {
+                let trains = at_work(own);
+                let trains = trains.iter().cycle().take(12).cloned();
+                let epoch: Vec<Sample> = trains.chain(generates.iter().cycle().take(6).cloned()).collect();
+                let first = own.iter().position(works)?;
+                let start = own.get(..first)?;
+                let all = start.iter().chain(std::iter::repeat_n(&epoch, 5).flatten());
+                Some(one_after_another(own.first()?, all))
+            });
+            let said = said.unwrap().unwrap();
+            count += 1;
+            if !said.rules.is_empty() {
+                wrong.push(format!("{gpu}: {}", said.advice));
+            }
+        }
+    }
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
 /// The same on two nodes, and a program with nothing to criticise on the other node: neither waits for the other.
 #[test]
 fn reports_of_two_nodes_give_no_wrong_advice() {

@@ -1,7 +1,7 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
-use super::{RULES, hang};
+use super::{RULES, hang, pauses};
 use crate::facts::{Facts, Unit, busy, mean_of, median};
 use crate::host_time::{HostTime, of_all, one_process_in_turn, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -83,14 +83,15 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
             let pace = "they may work in turn, as layers that are split over GPUs do, or wait for that process; railgate cannot tell which";
             (idle, format!("one process drives {gpus} GPUs: {pace}"))
         }
-        (.., Some((asleep, _))) if 2.0 * asleep >= idle => (
-            asleep,
-            format!(
+        (.., Some((asleep, _))) if 2.0 * asleep >= idle => {
+            fix = Some(pauses::ASLEEP_FIX);
+            let pace = format!(
                 "each GPU's process sleeps {:.0} % of it: it waits for input, requests, storage or another process, and railgate \
                  cannot tell which",
                 100.0 * asleep
-            ),
-        ),
+            );
+            (asleep, pace)
+        }
         (_, Some(rate), Some((_, computes))) if 2.0 * computes >= idle => {
             fix = Some(PAGEABLE_FIX);
             let pace = "are copied between the host and each GPU while its process computes on the CPU, as in copies from \

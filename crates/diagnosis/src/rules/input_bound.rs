@@ -3,7 +3,7 @@ use railgate_model::Reading;
 use super::idle_gpus::is_unused;
 use super::saving;
 use crate::facts::{Facts, Unit, busy, mean_of, median};
-use crate::host_time::{self, cores_besides_polling, other_cores};
+use crate::host_time::{self, HostTime, cores_besides_polling, other_cores};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -12,8 +12,10 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "the time in which the program waits for input, as it reports (docs/application-reports.md): high confidence. Without
 a report: idle GPUs on nodes where processes wait for disks (I/O pressure, where
-copies off the GPUs are known, and none has a quarter of a save's rate), almost all of the job's cores are in use, other processes than the GPUs' among them, or the GPUs'
-processes sleep while other processes of the job, as data loaders, compute: medium confidence. Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
+copies off the GPUs are known, and none has a quarter of a save's rate), or the GPUs' processes sleep while other processes of the job, as
+data loaders, compute: medium confidence. Not where these processes compute for most of the time without a kernel. Where their CPU time is not
+known: almost all of the job's cores are in use, more than the one per GPU on which its process polls.
+Not while the job saves (`saving`), nor where processes wait for a core (`cpu-contention`).",
     why: "allocated GPUs wait for the data loaders.",
     look_alikes: "a program that computes on the CPU itself or launches kernels too late (`launch-bound`): only the
 program's report distinguishes them. Evaluation, checkpoints and start-up also leave GPUs idle. Other processes that compute may also be
@@ -40,6 +42,10 @@ thresholds! {
 /// For a job whose other processes compute while those of its GPUs sleep.
 const FEEDERS_FIX: &str = "data loaders: more loader workers, prefetch, data on local disks or fewer small files; environments, scoring or clients: run \
     more of them at once, or let them run while the GPUs work";
+
+/// For such a job, if all of its cores are in use.
+const CORES_FIX: &str = "all cores of the job are busy: ask for more cores per GPU (--cpus-per-task), or do less work per sample (decode on the GPU, prepare \
+    the data once)";
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.input_bound;
@@ -73,10 +79,6 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let io = of_hosts(|host| host.io_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
     let starved = of_hosts(|host| host.cpu_pressure_percent.known().map(|spread| spread.mean)).unwrap_or(0.0);
     let cpu = of_hosts(|host| Some(host.cpu_cores.known()?.mean / host.cpus_allowed.known()?)).unwrap_or(0.0);
-    // The GPUs' own processes keep a core busy while they wait for kernels, and need no loaders.
-    // Threads of the GPUs' own processes may be loaders as well, and may be the program's own work on the CPU (`host-bound`).
-    let others = other_cores(facts).or_else(|| cores_besides_polling(facts));
-    let others_compute = others.is_none_or(|cores| cores >= set.loader_cores.get());
     if busy > set.busy_percent.get() || sm > set.sm_percent.get() {
         return Vec::new();
     }
@@ -84,15 +86,24 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     if starved > set.cpu_pressure_percent.get() || !saving::find(facts).is_empty() {
         return Vec::new();
     }
-    if let Some(found) = loaders_compute(facts) {
+    if let Some(mut found) = loaders_compute(facts) {
+        found.fix = Some(if cpu > set.cores_percent.share() { CORES_FIX } else { FEEDERS_FIX });
         return vec![found];
     }
+    // A process that computes for most of the idle time waits for nothing; its threads may be loaders, or the program's own work on the
+    // CPU (`host-bound`).
+    let all = host_time::of_all(facts);
+    if all.as_ref().is_some_and(|all| sleeps(all).is_none()) {
+        return Vec::new();
+    }
+    // Where its CPU time is not known, it is taken to poll.
+    let others_compute = || cores_besides_polling(facts).is_none_or(|cores| cores >= set.loader_cores.get());
     // Where copies off the GPUs are not known (MIG), or one of several programs saves, disks are perhaps busy with checkpoints.
     let copies_are_known = facts.mean(|gpu| mean_of(&gpu.counters.pcie_tx_bytes_s)).known().is_some();
     let saves = facts.units.iter().filter_map(|unit| unit.gpu).any(|gpu| saving::copies_off(facts, gpu));
     let why = if io > set.io_pressure_percent.get() && copies_are_known && !saves {
         format!("at least one process waits for disks {io:.0} % of the time")
-    } else if cpu > set.cores_percent.share() && others_compute {
+    } else if cpu > set.cores_percent.share() && all.is_none() && others_compute() {
         format!("{:.0} % of the job's cores are busy", 100.0 * cpu)
     } else {
         return Vec::new();
@@ -106,23 +117,25 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
+/// The least time in which no kernel runs and the processes of a GPU sleep, if that is most of the time without a kernel.
+fn sleeps(all: &[(&Unit<'_>, HostTime)]) -> Option<f64> {
+    let asleep = all.iter().map(|(_, host)| host.asleep()).min_by(f64::total_cmp)?;
+    let idle = median(all.iter().map(|(_, host)| host.idle).collect())?;
+    (2.0 * asleep >= idle).then_some(asleep)
+}
+
 /// The processes that use the GPUs sleep while other processes of the job compute.
 fn loaders_compute(facts: &Facts<'_>) -> Option<Found> {
     let set = &facts.rules.input_bound;
     let all = host_time::of_all(facts)?;
-    let asleep = all.iter().map(|(_, host)| host.asleep()).min_by(f64::total_cmp)?;
-    let idle = median(all.iter().map(|(_, host)| host.idle).collect())?;
-    let cores = other_cores(facts)?;
-    // A process that computes for most of the idle time does not wait for its loaders.
-    if asleep < set.asleep_percent.share() || 2.0 * asleep < idle || cores < set.loader_cores.get() {
-        return None;
-    }
+    let asleep = sleeps(&all).filter(|asleep| *asleep >= set.asleep_percent.share())?;
+    let cores = other_cores(facts).filter(|cores| *cores >= set.loader_cores.get())?;
     let what = format!(
         "each GPU's process sleeps {:.0} % of the time while its GPU runs no kernel, and other processes of the job use {cores:.1} \
          CPU cores per GPU: the GPUs probably wait for those (data loaders, environments, scoring)",
         100.0 * asleep
     );
     let mut found = Found::new("medium", String::new(), what);
-    (found.costs, found.fix) = (Some(asleep), Some(FEEDERS_FIX));
+    found.costs = Some(asleep);
     Some(found)
 }

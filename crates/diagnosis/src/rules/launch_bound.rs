@@ -23,7 +23,8 @@ operations have no time or another rule names the rank that the others wait for.
 looks like Python that launches kernels. Waiting for input (`input-bound`) and copies leave GPUs idle: a program that does not report its waiting
 is judged by its idle time only while its process computes and its kernels are small. Compilation and checkpoints that take a few long steps are taken off. A job that stood still belongs
 to `hang`.",
-    fix: "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %",
+    fix: "CUDA graphs, torch.compile, larger batches; look for a CPU thread at 100 %. Programs without batches (molecular dynamics, solvers): several \
+          runs on one GPU (MPS), or more work per run",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
@@ -47,9 +48,16 @@ thresholds! {
 /// For a job whose kernels may be NCCL's, which wait.
 const PROFILER_FIX: &str = "`--railgate-profiler=on` tells the two apart in the next run: small kernels need CUDA graphs, torch.compile or larger batches";
 
+/// The same for GPUs that are not known to work together.
+const SWEEP_FIX: &str = "CUDA graphs, torch.compile or larger batches; programs that do not depend on each other can share a GPU (MPS); if they are ranks of \
+    one program, `--railgate-profiler=on` shows how long they wait";
+
 /// For a program that does not report, whose processes compute for longer than its small kernels run.
 const BUSY_THREAD_FIX: &str = "in the next run, `py-spy dump --pid PID` on the node shows what the busy thread does: if it launches kernels, CUDA graphs, torch.compile or larger batches; \
     if it prepares input or runs an environment, do that in other processes";
+
+/// Cores that a process uses at most while it launches kernels; one that uses more computes on the CPU itself.
+const LAUNCHING: f64 = 2.0;
 
 /// Kernels use few SMs because they are too small or run one at a time, or no kernel runs because the next one
 /// is launched late.
@@ -95,6 +103,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     // From outside, Python that launches kernels and Python that makes the input are the same.
     found.fix = match gap {
         Some(gap) if silent && gap > of_small => Some(BUSY_THREAD_FIX),
+        None if confidence == "low" && !facts.ranks_depend => Some(SWEEP_FIX),
         None if confidence == "low" => Some(PROFILER_FIX),
         _ => None,
     };
@@ -187,7 +196,7 @@ impl<'a> Means<'a> {
                 + mean_of(&gpu.counters.pcie_rx_bytes_s).known()?;
             let launches = sms <= set.sm_running_percent.share()
                 && copied <= 1e9 * set.copied_gb_s.get()
-                && host.cpu >= set.cores_percent.share();
+                && (set.cores_percent.share()..=LAUNCHING).contains(&host.cpu);
             // One or two are the edge of the training, as likely as not.
             let pauses = host_time::Pauses::of(unit, seconds);
             let several = pauses.filter(|pauses| pauses.count >= facts.rules.pauses.count.get());

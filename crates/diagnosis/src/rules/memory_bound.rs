@@ -26,6 +26,12 @@ thresholds! {
     tensor_running_percent: Number(35.0), 0.0 to 100.0, "%", "and the tensor pipes are active for at most this share of that time";
 }
 
+/// Percent of the bandwidth that kernels reach in practice.
+const PRACTICAL_PEAK: f64 = 80.0;
+/// A program whose tensor pipes are active for less of the time, percent, multiplies no matrices.
+const NO_PRODUCTS: f64 = 1.0;
+const BYTES_FIX: &str = "fewer bytes: lower precision, fused kernels, fewer passes over the data; otherwise the job is as fast as this GPU's memory";
+
 /// Uses only the time in which the job's own kernels run, because idle and waiting time would hide the limit.
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     let set = &facts.rules.memory_bound;
@@ -44,12 +50,14 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     {
         return Vec::new();
     }
+    let limit = if dram_then >= PRACTICAL_PEAK { ", about the most that can be reached," } else { "" };
     let what = format!(
-        "kernels wait for memory: while they run, {:.0} % of its bandwidth is used and the tensor pipes are active {:.0} %",
+        "kernels wait for memory: while they run, {:.0} % of its bandwidth is used{limit} and the tensor pipes are active {:.0} %",
         dram_then.min(100.0),
         tensor_then.min(100.0)
     );
     let mut found = Found::new("high", String::new(), what);
+    found.fix = (tensor_then < NO_PRODUCTS).then_some(BYTES_FIX);
     found.costs = Some(((dram - tensor) / 100.0).clamp(0.0, 1.0));
     vec![found]
 }

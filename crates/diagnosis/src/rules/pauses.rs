@@ -32,6 +32,10 @@ thresholds! {
     mean_s: Number(0.8), 0.4 to 3600.0, "s", "of this mean length or more: four windows, since gaps around short steps can look like one long pause";
 }
 
+/// For a job whose processes sleep.
+pub(super) const ASLEEP_FIX: &str = "requests or a person: share the GPU (MPS, MIG), or end the job between uses; input or storage: read ahead, or keep the data on \
+    local disks; railgate.waiting() in the loop shows how long it waits for input";
+
 /// For a job that copies as much off its GPUs as onto them.
 const HOST_FIX: &str = "keep gradients and optimizer states on the GPUs (NCCL instead of Gloo), or copy less and while kernels run; railgate.step() in \
     the loop shows whether each step pauses";
@@ -76,6 +80,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut fix = None;
     let meanwhile = match (of(HostTime::asleep), of(HostTime::computes)) {
         (Some(asleep), Some(computes)) if asleep > 2.0 * computes => {
+            fix = Some(ASLEEP_FIX);
             "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person".to_owned()
         }
         (Some(asleep), Some(computes)) if computes > 2.0 * asleep && idle_s <= 0.5 * paused_s => match saving::copies_both_ways(facts) {

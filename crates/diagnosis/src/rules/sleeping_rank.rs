@@ -19,7 +19,8 @@ with computation: the GPU of such a rank runs kernels for as long as the others'
 progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a quarter of the ranks are late, none is reported. Of
 several programs in one job, as in a sweep, none waits for another one: the rule needs NCCL's plugin, reports of the ranks or data over NVLink,
 which show that the ranks depend on each other. A GPU with less work waits for the others without a kernel where they do not wait in NCCL
-(`DataParallel`, layers that are split unevenly): its SMs are at work for less of the time as well, and it is not reported.",
+(`DataParallel`, layers that are split unevenly): its SMs are at work for less of the time as well, and it is not reported. Nor is a GPU with another role, whose memory
+traffic for its tensor activity differs by a factor of three.",
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -39,6 +40,8 @@ thresholds! {
 
 /// A GPU has less work than the others if its SMs lack this much of what its time with kernels lacks.
 const LESS_WORK: f64 = 0.5;
+/// A GPU has other work than the others if its memory traffic for its tensor activity differs by this factor.
+const OTHER_ROLE: f64 = 3.0;
 /// Pauses of 0.4 s or longer are the cause if they make up this much of that.
 const PAUSES: f64 = 0.6;
 
@@ -148,6 +151,13 @@ fn percent(unit: &Unit<'_>) -> Option<f64> {
     busy(unit.gpu?).known().copied()
 }
 
+/// Memory traffic for each percent of tensor activity, which is alike for ranks of one program.
+fn role(unit: &Unit<'_>) -> Option<f64> {
+    let counters = &unit.gpu?.counters;
+    let (dram, tensor) = (mean_of(&counters.dram_percent), mean_of(&counters.tensor_percent));
+    Some(dram.known()? / tensor.known().filter(|percent| **percent >= 1.0)?)
+}
+
 /// SMs at work, percent of all time.
 fn sms(unit: &Unit<'_>) -> Option<f64> {
     mean_of(&unit.gpu?.counters.sm_percent).known().copied()
@@ -177,6 +187,12 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let all = sorted(known.iter().map(|(_, busy)| *busy).collect());
     let all_sms = sorted(known.iter().filter_map(|(unit, _)| sms(unit)).collect());
     let set = &facts.rules.sleeping_rank;
+    let all_roles = sorted(known.iter().filter_map(|(unit, _)| role(unit)).collect());
+    // So does a GPU with other work than theirs: one that generates for those that train.
+    let has_another_role = |unit: &Unit<'_>| {
+        let other = role(unit).and_then(|own| Some((own, median_of_others(&all_roles, own)?)));
+        other.is_some_and(|(own, typical)| own > OTHER_ROLE * typical || typical > OTHER_ROLE * own)
+    };
     // A straggler does the same work in more time; a GPU with less work waits for the others, if they do not wait inside of NCCL.
     let has_less_work = |unit: &Unit<'_>, late: f64| {
         let less = sms(unit).and_then(|own| Some(median_of_others(&all_sms, own)? - own));
@@ -185,7 +201,8 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let late = known.iter().filter_map(|(unit, busy)| {
         // With its own, the median of two GPUs would be their mean.
         let typical = median_of_others(&all, *busy).filter(|typical| *typical >= set.busy_percent.get())?;
-        let is_late = *busy < typical - set.idle_percent.get() && !has_less_work(unit, typical - busy);
+        let is_late = *busy < typical - set.idle_percent.get();
+        let is_late = is_late && !has_less_work(unit, typical - busy) && !has_another_role(unit);
         is_late.then(|| (unit.name(), (typical - busy) / 100.0))
     });
     late.collect()

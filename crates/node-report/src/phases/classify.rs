@@ -35,6 +35,11 @@ const BUSY: f64 = 90.0;
 /// An optimizer on the host copies all the time.
 const WRITES: f64 = 50e6;
 const COPIES: f64 = 200e6;
+/// A sample with kernels for this much of the time (percent) is work, however low its level; or for the second one, if its level for that
+/// time is below this share of the usual one.
+const MANY_KERNELS: f64 = 50.0;
+const LIGHT_KERNELS: f64 = 10.0;
+const LIGHT_DENSITY: f64 = 0.5;
 /// A save copies this many times as much off the GPUs as onto them; parts of a model that are swapped go both ways.
 const ONE_WAY: f64 = 4.0;
 /// Memory of a GPU that no process has opened, at most: a context alone takes about 500 MiB (docs/accuracy.md).
@@ -136,7 +141,7 @@ struct Seen<'a> {
     /// Bytes per second copied from the node's GPUs, and onto them.
     sent: f64,
     received: f64,
-    /// Time with any kernel, mean over the GPUs, percent.
+    /// Time with any kernel, mean over the GPUs, percent; 100 where it is not known.
     kernels: f64,
 }
 
@@ -280,20 +285,34 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let (Some(first), Some(last)) = (first, last) else { return without_training(&seen) };
     let copied = seen.iter().filter(|one| trains(one)).map(|one| (one.sent / one.level, one.seconds()));
     let with_work = upper(copied, 0.5).unwrap_or(0.0);
+    let waits_to_the_end = |one: &Seen<'_>| one.waits && !one.copies(with_work);
+    let density = |one: &Seen<'_>| one.level / one.kernels.max(1.0);
+    let usual_density =
+        upper(seen.iter().filter(|one| trains(one)).map(|one| (density(one), one.seconds())), 0.5);
+    // Text is generated with many small kernels: the level is low, and the GPU is not idle.
+    // A sample beside a wait holds a part of it.
+    let is_beside_a_wait = |at: usize| seen.iter().skip(at.saturating_sub(1)).take(at.min(1) + 2).any(stands);
+    let works_lightly = |at: usize, one: &Seen<'_>| {
+        let is_dense = || usual_density.is_none_or(|usual| density(one) >= LIGHT_DENSITY * usual);
+        let has_kernels = one.kernels >= MANY_KERNELS || one.kernels >= LIGHT_KERNELS && !is_dense();
+        has_kernels && !is_beside_a_wait(at)
+    };
     let mut kinds: Vec<PhaseKind> = seen
         .iter()
         .enumerate()
         .map(|(at, one)| match at {
             at if at < first => PhaseKind::StartUp,
             // The sample after the last whole one may hold its end and the beginning of the wait.
-            at if at == last + 1 && seen.get(at + 1).is_some_and(stands) => PhaseKind::Stalled,
-            at if at > last => match stands(one) {
-                true => PhaseKind::Stalled,
-                // Writes alone may be a core dump, or files that are packed.
-                false if one.copies(with_work) => PhaseKind::Saving,
-                false => PhaseKind::Tail,
-            },
+            at if at == last + 1 && seen.get(at + 1).is_some_and(waits_to_the_end) => PhaseKind::Stalled,
+            // One rank evaluates, or saves, when the job is ended.
+            at if at > last && one.mixed => PhaseKind::Evaluating,
+            // Writes alone may be a core dump, or files that are packed.
+            at if at > last && one.copies(with_work) => PhaseKind::Saving,
+            at if at > last && one.waits => PhaseKind::Stalled,
+            at if at > last && works_lightly(at, one) => PhaseKind::Slow,
+            at if at > last => PhaseKind::Tail,
             _ if trains(one) => PhaseKind::Steady,
+            _ if works_lightly(at, one) => PhaseKind::Slow,
             _ => one.pause(with_work),
         })
         .collect();

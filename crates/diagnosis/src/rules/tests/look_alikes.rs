@@ -86,6 +86,13 @@ fn a_gpu_with_less_work_is_no_straggler() {
         }
     });
     assert_eq!(words("sleeping-rank", &less), [""; 0]);
+    // One that generates text for those that train has other work.
+    let another = with(one_is_idle(), |place, counters| {
+        if place == 1 {
+            (counters.tensor_percent, counters.dram_percent) = (Reading::Known(4.0), Reading::Known(23.0));
+        }
+    });
+    assert_eq!(words("sleeping-rank", &another), [""; 0]);
 }
 
 /// One rank evaluates now and then, on a site without NCCL's plugin.
@@ -119,16 +126,46 @@ fn a_long_start_up_does_not_hide_the_power_cap() {
 /// A program on its only core, which it also uses while it waits for kernels.
 #[test]
 fn a_core_that_the_gpus_own_process_uses_is_no_loader() {
-    let own = |cpu: f64, others: f64| {
+    let own = |cpu: f64, others: f64, is_known: bool| {
         let mut nodes = with_host(cpu, 0.0, others, true);
+        if !is_known {
+            nodes = with(nodes, |_, counters| counters.process_cpu_percent = Reading::Unsupported);
+        }
         let host = &mut nodes[0].usage.as_mut().unwrap().host;
         host.cpus_allowed = Reading::Known(2.0 * (cpu + others));
         words("input-bound", &nodes)
     };
-    // Eight threads may be loaders (tf.data, DALI), or an optimizer on the CPU.
-    assert_eq!((own(1.0, 0.0), own(8.0, 0.0)), (vec![], vec![]));
-    let [one] = &own(1.0, 1.0)[..] else { panic!() };
+    // Eight threads may be loaders (tf.data, DALI), or an optimizer on the CPU. One that computes all the time waits for no loader.
+    for (cpu, others) in [(1.0, 0.0), (8.0, 0.0), (1.0, 1.0)] {
+        assert_eq!(own(cpu, others, true), [""; 0], "{cpu} {others}");
+    }
+    assert_eq!(own(1.0, 0.0, false), [""; 0]);
+    let [one] = &own(1.0, 1.0, false)[..] else { panic!() };
     assert!(one.contains("100 % of the job's cores are busy"), "{one}");
+}
+
+/// Loaders that run ahead of a program that computes between its kernels: one of them often waits for the disk.
+#[test]
+fn a_process_that_computes_does_not_wait_for_disks() {
+    let of = |cpu: f64| {
+        let mut nodes = with_host(cpu, 0.0, 0.2, true);
+        training(&mut nodes).host.io_pressure_percent = Reading::Known(31.0);
+        words("input-bound", &nodes)
+    };
+    assert_eq!(of(0.95), [""; 0]);
+    let [one] = &of(0.4)[..] else { panic!() };
+    assert!(one.contains("waits for disks 31 % of the time"), "{one}");
+}
+
+/// Loaders on all cores of the job: more of them add nothing.
+#[test]
+fn loaders_that_use_all_cores_need_cores() {
+    let mut nodes = loaders();
+    let fix = |nodes: &[NodeReport]| find("input-bound", nodes, &Rules::DEFAULT)[0].fix.unwrap();
+    assert!(fix(&nodes).starts_with("data loaders: more loader workers"));
+    let host = &mut nodes[0].usage.as_mut().unwrap().host;
+    host.cpus_allowed = Reading::Known(host.cpu_cores.known().unwrap().mean);
+    assert!(fix(&nodes).starts_with("all cores of the job are busy: ask for more cores"));
 }
 
 /// Python that makes the input of small kernels looks like Python that launches them.

@@ -227,6 +227,53 @@ fn copies_both_ways_are_no_save() {
     assert_eq!(kinds(&written), [(Steady, 15.0), (Saving, 5.0), (Idle, 10.0), (Steady, 15.0)]);
 }
 
+/// Training that generates text in each epoch: many small kernels, which a level of SMs, tensor pipes and memory hardly shows.
+#[test]
+fn light_work_between_two_trainings_is_no_rest() {
+    let generates = |kernels, sm| gpu(kernels, sm, 1.0, 5.0);
+    let run = |light| {
+        alike(&[
+            (gpu(96.0, 90.0, 45.0, 35.0), 6),
+            (light, 4),
+            (gpu(96.0, 90.0, 45.0, 35.0), 6),
+            (light, 2),
+            (quiet(), 1),
+        ])
+    };
+    for (kernels, sm) in [(72.0, 22.0), (24.0, 5.0)] {
+        let list = kinds(&run(generates(kernels, sm)));
+        assert_eq!(
+            list,
+            [(Steady, 30.0), (Slow, 20.0), (Steady, 30.0), (Slow, 10.0), (Tail, 5.0)],
+            "{kernels}"
+        );
+    }
+    // A sample with a moment of the training, and one with hardly a kernel.
+    for (kernels, sm) in [(24.0, 22.0), (9.0, 1.0)] {
+        let list = kinds(&run(generates(kernels, sm)));
+        assert_eq!(list[1], (Idle, 20.0), "{kernels}");
+    }
+}
+
+/// A job that is ended while one rank saves, or evaluates, has no hang.
+#[test]
+fn a_rank_at_work_at_the_end_is_no_stall() {
+    let two = |first: CellGpu, number: u64| -> Vec<Cell> {
+        let cell = |at: u64| Cell {
+            start: at * STEP,
+            end: (at + 1) * STEP,
+            gpus: vec![first, waits()],
+            written: 0.0,
+        };
+        let trained = |at: u64| Cell { gpus: vec![trains(); 2], ..cell(at) };
+        (0..4).map(trained).chain((4..4 + number).map(cell)).collect()
+    };
+    let saves = CellGpu { sent: 0.3e9, ..quiet() };
+    assert_eq!(kinds(&two(saves, 3)).last(), Some(&(Saving, 15.0)));
+    assert_eq!(kinds(&two(partly(0.3), 3)).last(), Some(&(Evaluating, 15.0)));
+    assert_eq!(kinds(&two(quiet(), 3)).last(), Some(&(Stalled, 15.0)));
+}
+
 /// A script that runs one program after the other: between two of them no process has the GPU open, as in the last sample of the first
 /// program.
 #[test]
