@@ -109,7 +109,7 @@ pub const RULES: &[Rule] = &[
         "survived",
         r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b",
     ),
-    // How torchrun's table says that a process was aborted or killed: its log says so before, and who was first.
+    // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
     detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
     // Before the store's errors, in whose texts it stands.
     cause(

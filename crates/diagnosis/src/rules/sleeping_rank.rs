@@ -19,8 +19,8 @@ with computation: the GPU of such a rank runs kernels for as long as the others'
 progress is reported by `hang`, rare pauses by `pausing-rank`. If more than a quarter of the ranks are late, none is reported. Of
 several programs in one job, as in a sweep, none waits for another one: the rule needs NCCL's plugin, reports of the ranks or data over NVLink,
 which show that the ranks depend on each other. A GPU with less work waits for the others without a kernel where they do not wait in NCCL
-(`DataParallel`, layers that are split unevenly): its SMs are at work for less of the time as well, and it is not reported. Nor is a GPU with another role, whose memory
-traffic for its tensor activity differs by a factor of three.",
+(`DataParallel`, layers that are split unevenly): its SMs are at work for less of the time as well, and it is not reported. Nor is a GPU with
+another role, whose memory traffic for its tensor activity differs by a factor of three.",
     fix: "check that process: a busy or wrongly bound CPU, slow input, a debugger, a sleep",
     thresholds: Settings::KEYS,
     line: Line::Slow,
@@ -188,7 +188,7 @@ fn idles(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let all_sms = sorted(known.iter().filter_map(|(unit, _)| sms(unit)).collect());
     let set = &facts.rules.sleeping_rank;
     let all_roles = sorted(known.iter().filter_map(|(unit, _)| role(unit)).collect());
-    // So does a GPU with other work than theirs: one that generates for those that train.
+    // One GPU may generate text for those that train, and wait for them.
     let has_another_role = |unit: &Unit<'_>| {
         let other = role(unit).and_then(|own| Some((own, median_of_others(&all_roles, own)?)));
         other.is_some_and(|(own, typical)| own > OTHER_ROLE * typical || typical > OTHER_ROLE * own)

@@ -289,9 +289,9 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
     let density = |one: &Seen<'_>| one.level / one.kernels.max(1.0);
     let usual_density =
         upper(seen.iter().filter(|one| trains(one)).map(|one| (density(one), one.seconds())), 0.5);
-    // Text is generated with many small kernels: the level is low, and the GPU is not idle.
     // A sample beside a wait holds a part of it.
     let is_beside_a_wait = |at: usize| seen.iter().skip(at.saturating_sub(1)).take(at.min(1) + 2).any(stands);
+    // Text is generated with many small kernels: the level is low, and the GPU is not idle.
     let works_lightly = |at: usize, one: &Seen<'_>| {
         let is_dense = || usual_density.is_none_or(|usual| density(one) >= LIGHT_DENSITY * usual);
         let has_kernels = one.kernels >= MANY_KERNELS || one.kernels >= LIGHT_KERNELS && !is_dense();
