@@ -392,6 +392,11 @@ fn even(mean: f32) -> Value {
     Value { mean, min: mean, max: mean }
 }
 
+fn none_is_wrong(count: usize, wrong: &[String], jobs: &str) {
+    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    println!("{count} {jobs} without wrong advice");
+}
+
 #[test]
 fn reports_of_variants_give_no_wrong_advice() {
     let kinds = kinds();
@@ -417,8 +422,7 @@ fn reports_of_variants_give_no_wrong_advice() {
             }
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} variants without wrong advice");
+    none_is_wrong(count, &wrong, "variants");
 }
 
 /// A site that has NCCL's profiler plugin off, and a program that does not report: only the samples tell of its ranks, so that the report
@@ -438,8 +442,7 @@ fn reports_without_files_of_ranks_give_no_wrong_advice() {
             wrong.push(format!("{gpu}/{name}: {}", said.advice));
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs without files of ranks, without wrong advice");
+    none_is_wrong(count, &wrong, "jobs without files of ranks");
 }
 
 /// Slurm gives a job one core if it asks for none, and programs with a thread for each core use all of theirs.
@@ -454,8 +457,7 @@ fn reports_of_jobs_that_use_all_their_cores_give_no_wrong_advice() {
             wrong.push(format!("{gpu}/{name}: {}", said.advice));
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs that use all their cores, without wrong advice");
+    none_is_wrong(count, &wrong, "jobs that use all their cores");
 }
 
 /// The layers of a model on two GPUs, or two GPUs that one process feeds by turns: no other process has a part in what they do.
@@ -473,8 +475,7 @@ fn reports_of_one_process_with_two_gpus_give_no_wrong_advice() {
             wrong.push(format!("{gpu}/{name}: {}", said.advice));
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs of one process with two GPUs, without wrong advice");
+    none_is_wrong(count, &wrong, "jobs of one process with two GPUs");
 }
 
 /// That a job was cancelled, or reached its time limit, changes nothing of its speed before. Only idle GPUs at its end may be a hang then.
@@ -524,8 +525,7 @@ fn reports_of_two_programs_in_one_job_give_no_wrong_advice() {
             }
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} pairs of programs without wrong advice");
+    none_is_wrong(count, &wrong, "pairs of programs");
 }
 
 /// Recordings without files of their ranks, which tell of one program only.
@@ -571,7 +571,7 @@ fn training_that_generates_text_has_no_pauses() {
             }
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    none_is_wrong(count, &wrong, "trainings that generate text");
 }
 
 /// The same on two nodes, and a program with nothing to criticise on the other node: neither waits for the other.
@@ -592,8 +592,7 @@ fn reports_of_two_nodes_give_no_wrong_advice() {
             }
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs on two nodes without wrong advice");
+    none_is_wrong(count, &wrong, "jobs on two nodes");
 }
 
 /// The same program on each of eight GPUs, as in a sweep over settings: each GPU waits for its own host, and none for another GPU.
@@ -609,8 +608,7 @@ fn reports_of_eight_programs_in_one_job_give_no_wrong_advice() {
             wrong.push(format!("{gpu}/{name}: {}", said.advice));
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs of eight programs without wrong advice");
+    none_is_wrong(count, &wrong, "jobs of eight programs");
 }
 
 /// Two programs one after the other on the same GPU, as in a script with two steps; one of them has nothing to criticise. That the GPU is
@@ -637,6 +635,5 @@ fn reports_of_two_programs_in_turn_give_no_wrong_advice() {
             }
         }
     }
-    assert!(count > 0 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    println!("{count} jobs of two programs in turn without wrong advice");
+    none_is_wrong(count, &wrong, "jobs of two programs in turn");
 }
