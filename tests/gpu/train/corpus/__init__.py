@@ -14,5 +14,5 @@ def kind(program):
 
 
 from corpus import (  # noqa: F401
-    blind, compute, eighth, ends, fresh, frozen, further, inference, later, seventh, several, unseen, varied, waits,
+    blind, compute, eighth, ends, fresh, frozen, further, inference, later, ninth, seventh, several, unseen, varied, waits,
 )
