@@ -11,7 +11,7 @@ use crate::{FirstError, Found, Log};
 const AFTER: usize = 30;
 /// A process that reports so many further steps after an error had caught it.
 const STEPS: usize = 2;
-/// An error that a process printed so often was caught before, and ends it only if no other one does.
+/// An error that each process printed so often was caught before, and ends it only if no other one does.
 const CAUGHT: usize = 3;
 /// Of PyTorch's watchdog.
 const TIMEOUT: &str = "Watchdog caught collective operation timeout";
@@ -100,7 +100,7 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
         let mut steps = read.steps.get(stream).copied().unwrap_or(0);
         let mut kept = Vec::new();
         let is_one = is_labelled || ranks == 1;
-        let often = if is_one { caught_often(&events) } else { BTreeSet::new() };
+        let often = caught_often(&events, if is_one { CAUGHT } else { CAUGHT.saturating_mul(ranks) });
         for event in events.into_iter().rev() {
             if often.contains(&(likeness(&event.text), event.place.as_ref())) {
                 continue;
@@ -152,18 +152,18 @@ fn without_commands(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     candidates.into_iter().filter(|(_, event)| !is_command(event)).collect()
 }
 
-/// The errors of one process that it printed again and again, if it printed another one as well.
-fn caught_often<'e>(events: &[&'e Event]) -> BTreeSet<(String, Option<&'e Place>)> {
+/// The errors that were printed at least so often, if another one was printed as well.
+fn caught_often<'e>(events: &[&'e Event], often: usize) -> BTreeSet<(String, Option<&'e Place>)> {
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     // A port's or a GPU's error may be printed often before it takes effect.
     let is_cause = |event: &&&Event| event.rule.kind == Kind::Cause && event.rule.points_at.is_none();
     for event in events.iter().filter(is_cause) {
         *counts.entry((likeness(&event.text), event.place.as_ref())).or_default() += 1;
     }
-    if counts.values().all(|count| *count >= CAUGHT) {
+    if counts.values().all(|count| *count >= often) {
         return BTreeSet::new();
     }
-    counts.into_iter().filter(|(_, count)| *count >= CAUGHT).map(|(error, _)| error).collect()
+    counts.into_iter().filter(|(_, count)| *count >= often).map(|(error, _)| error).collect()
 }
 
 /// The rank that a launcher names first among ended ones.

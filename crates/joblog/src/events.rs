@@ -52,6 +52,8 @@ struct Stream {
     group: Option<usize>,
     /// The last line said that Python ignores the exception that follows.
     ignores: bool,
+    /// An error of NCCL whose own message is the next line.
+    quotes: Option<usize>,
     last: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
@@ -338,6 +340,9 @@ impl Reader {
     /// A line that stands alone.
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
+        if self.of_nccl(at, text) {
+            return;
+        }
         if let Some(stream) = self.streams.get_mut(at) {
             // Python 3.14 writes "Exception ignored while calling deallocator".
             stream.ignores =
@@ -361,6 +366,33 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// Lines below PyTorch's `NCCL error in: …`: the meaning of the code, `Last error:`, and NCCL's own message, which is more precise.
+    fn of_nccl(&mut self, at: usize, text: &str) -> bool {
+        const GENERAL: &str = "nccl-error";
+        let Some(stream) = self.streams.get_mut(at) else { return false };
+        let last = stream.last.filter(|last| {
+            let event = self.events.get(*last);
+            event.is_some_and(|event| event.rule.id == GENERAL && event.ordinary == stream.ordinary)
+        });
+        let quoting = stream.quotes.take();
+        if text == "Last error:" {
+            stream.quotes = last;
+            return true;
+        }
+        let Some(rule) = rules::of(text) else { return false };
+        if let Some(event) = quoting.and_then(|quoting| self.events.get_mut(quoting)) {
+            if rule.kind == Kind::Cause {
+                let exception = event.text.split_once(": ").map_or("", |(name, _)| name);
+                event.text = format!("{exception}: {text}");
+            }
+            if matches!(rule.kind, Kind::Cause | Kind::Consequence) {
+                event.rule = rule;
+                return true;
+            }
+        }
+        rule.id == GENERAL && last.is_some() && text.starts_with("nccl")
     }
 
     /// An abort behind a consequence follows from it: a watchdog that ends its process.

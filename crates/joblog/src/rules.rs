@@ -336,8 +336,14 @@ pub const RULES: &[Rule] = &[
     cause(
         "nccl-version",
         Site,
-        r"NCCL WARN .*(?:[Vv]ersion mismatch|Mismatched versions|version .* (?:is|are) different)|ncclInvalidUsage.*version|Duplicate GPU detected",
-        "ranks use different NCCL versions, or two ranks use the same GPU: the same image for all ranks, one GPU for each",
+        r"NCCL WARN .*(?:[Vv]ersion mismatch|Mismatched versions|version .* (?:is|are) different)|ncclInvalidUsage.*version",
+        "ranks use different NCCL versions: the same image for all ranks",
+    ),
+    cause(
+        "nccl-duplicate-gpu",
+        Application,
+        r"Duplicate GPU detected",
+        "two ranks use the same GPU: choose the device by the local rank (LOCAL_RANK, SLURM_LOCALID)",
     ),
     cause(
         "nccl-cuda",
@@ -361,13 +367,14 @@ pub const RULES: &[Rule] = &[
     cause(
         "host-allocation",
         Memory,
-        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape",
-        "one allocation of host memory was refused, and its message has the size: check the shape of that tensor or array, or ask for more --mem",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|(?:^|[^f])MemoryError|std::bad_alloc|Cannot allocate memory",
+        "an allocation of host memory was refused: check the size or shape that was asked for; a limit of virtual memory (ulimit -v) looks the same, and \
+         a job that uses up its --mem is usually killed instead",
     ),
     cause(
         "host-oom",
         Memory,
-        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|MemoryError|std::bad_alloc|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|exceeded memory limit|running low on memory|due to memory pressure",
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|OutOfMemoryError|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|exceeded memory limit|running low on memory|due to memory pressure",
         "the job's host memory is used up: fewer data loader workers, or more --mem",
     ),
     cause(

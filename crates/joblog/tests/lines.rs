@@ -275,7 +275,7 @@ fn a_private_exception_ends_a_traceback_and_built_code_is_no_place() {
     )
     .unwrap();
     let place = found.place.unwrap();
-    assert_eq!((found.rule.id, place.file.as_str(), place.line), ("host-oom", "data.py", 41));
+    assert_eq!((found.rule.id, place.file.as_str(), place.line), ("host-allocation", "data.py", 41));
 }
 
 #[test]

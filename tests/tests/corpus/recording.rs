@@ -139,7 +139,11 @@ impl Recording {
     /// What the epilog would find in the job's output.
     fn log(&self, node: &NodeReport) -> Result<Option<JobLog>> {
         let Ok(bytes) = fs::read(self.0.join("log")) else { return Ok(None) };
-        let ranks = u32::try_from(node.usage.as_ref().map_or(1, |usage| usage.gpus.len()))?;
+        let gpus = node.usage.as_ref().map_or(1, |usage| usage.gpus.len());
+        // Each further program writes the same.
+        let programs = self.timeline().0.map_or(1, |head| gpus / head.gpus.len().max(1)).max(1);
+        let bytes = bytes.repeat(programs);
+        let ranks = u32::try_from(gpus)?;
         let said = first_error(&[Log { bytes: &bytes, rank: None, cut: false }], ranks);
         let found = said.stored(1, |_| "job.log".to_owned());
         let (cluster, job, attempt) = (node.cluster.clone(), node.job.id, node.attempt);

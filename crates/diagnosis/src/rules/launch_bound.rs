@@ -171,7 +171,7 @@ impl<'a> Means<'a> {
             None if facts.alone() => (busy, "high"),
             None if facts.outcome != Outcome::Good => return None,
             // The others' kernels wait for it.
-            None if a_rank_is_late(facts) => return None,
+            None if a_rank_is_late(facts) || ranks_pause(facts) => return None,
             None => (busy, "low"),
         };
         let sms = own_sms(sm, own);
@@ -189,6 +189,8 @@ impl<'a> Means<'a> {
         let set = &facts.rules.launch_bound;
         let all = host_time::of_all(facts).filter(|_| self.can_be())?;
         let seconds = facts.training_s()?;
+        // The driver's record of pauses may be missing.
+        let late = pausing_rank::find(facts).iter().filter_map(|found| found.costs).fold(0.0, f64::max);
         let gaps = all.iter().map(|(unit, host)| {
             let gpu = unit.gpu?;
             let sms = own_sms(*mean_of(&gpu.counters.sm_percent).known()?, *busy(gpu).known()?);
@@ -201,7 +203,7 @@ impl<'a> Means<'a> {
             let pauses = host_time::Pauses::of(unit, seconds);
             let several = pauses.filter(|pauses| pauses.count >= facts.rules.pauses.count.get());
             let paused = several.map_or(0.0, |pauses| pauses.share);
-            launches.then(|| (host.computes() - paused).max(0.0))
+            launches.then(|| (host.computes() - paused.max(late)).max(0.0))
         });
         let gaps: Option<Vec<f64>> = gaps.collect();
         gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= set.gap_percent.share())
@@ -254,6 +256,16 @@ fn gap_of(unit: &Unit<'_>, least_steps: f64) -> Option<f64> {
 fn a_rank_is_late(facts: &Facts<'_>) -> bool {
     let rules = [sleeping_rank::find, pausing_rank::find, cpu_contention::find];
     rules.iter().flat_map(|rule| rule(facts)).any(|found| !found.part.is_empty())
+}
+
+/// Whether a GPU pauses again and again while ranks depend on each other: the kernels of the others wait meanwhile.
+fn ranks_pause(facts: &Facts<'_>) -> bool {
+    let set = &facts.rules.pauses;
+    let paused = |unit: &Unit<'_>| {
+        let pauses = host_time::Pauses::of(unit, facts.training_s()?)?;
+        Some(pauses.count >= set.count.get() && pauses.share >= set.share_percent.share())
+    };
+    facts.ranks_depend && facts.units.iter().any(|unit| paused(unit) == Some(true))
 }
 
 /// Percent of all time in which a GPU ran kernels other than NCCL's; `None` if NCCL's time is not known.

@@ -13,16 +13,16 @@ use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "pausing-rank",
-    about: "one rank pauses now and then, and the others wait for it in a collective",
+    about: "one rank pauses now and then, or several in turn, and the others wait in a collective",
     class: Class::Application,
     evidence: "the operations that each rank has enqueued, which the sampler reads from NCCL's profiler plugin ten times a second. In a
 pause no rank enqueues one for at least 0.4 s and twice as long as usual. The rank with the fewest operations is the one that the others
-wait for; it must be the same rank in most pauses. Pauses of all nodes are compared. Nothing is timed, so waits are seen that NCCL's few
-timed calls miss.",
+wait for. It must be the same rank in most pauses; ranks that pause in turn are reported together, with medium confidence. Pauses of all nodes
+are compared. Nothing is timed, so waits are seen that NCCL's few timed calls miss.",
     why: "all other ranks wait meanwhile, and their GPUs look busy.",
-    look_alikes: "evaluation, saving, input and logging on one rank. Only the program knows which it is. Pauses in which no
-rank is behind (all ranks evaluate) are not reported. The rank is not known where ranks exchange messages (pipelines, experts), with CUDA
-graphs, and with NCCL 2.27. A delay in every step does not count as a pause; `sleeping-rank` reports it.",
+    look_alikes: "evaluation, saving, input and logging on one rank; of ranks that pause in turn, Python's garbage collection as well. Only the program
+knows which it is. Pauses in which no rank is behind (all ranks evaluate) are not reported. The rank is not known where ranks exchange messages
+(pipelines, experts), with CUDA graphs, and with NCCL 2.27. A delay in every step does not count as a pause; `sleeping-rank` reports it.",
     fix: "find out what that process does during the pauses (evaluation, saving, input, logging), then divide that work among the ranks, \
           move it to the background, or do it less often",
     thresholds: Settings::KEYS,
@@ -36,7 +36,14 @@ thresholds! {
     least: Number(3.0), 1.0 to 1000000.0, "pauses", "the same rank is behind in at least this many pauses";
     lost_percent: Number(2.0), 0.1 to 100.0, "%", "these pauses take at least this share of the time in which the job trained";
     same_percent: Number(70.0), 50.0 to 100.0, "%", "and at least this share of the time of all pauses in which ranks are behind";
+    in_turn_percent: Number(5.0), 0.1 to 100.0, "%", "pauses of different ranks, each with as many as that, take at least this share of the training";
 }
+
+/// Ranks that are named of those that pause in turn.
+const MOST_NAMED: usize = 3;
+
+const IN_TURN_FIX: &str = "let all ranks pause at the same step (garbage collection: gc.disable(), and gc.collect() every so many steps; evaluation, logging), or \
+    find out what each process does then";
 
 /// Pauses of the rank that the others wait for.
 pub(super) struct Pausing<'a> {
@@ -56,11 +63,9 @@ pub(super) struct Pausing<'a> {
 }
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let Some(one) = pausing(facts) else { return Vec::new() };
-    // They know the cause.
-    let contended = cpu_contention::find(facts).iter().any(|found| found.part == one.part);
-    let saved = saving::find(facts).iter().any(|found| found.costs >= Some(one.costs));
-    if contended || saved {
+    let all = Behind::of_each(facts);
+    let Some(one) = pausing_of(&all, facts) else { return in_turn(&all, facts).into_iter().collect() };
+    if explained(facts, one.costs, Some(&one.part)) {
         return Vec::new();
     }
     let saves = one.saves(facts);
@@ -73,42 +78,77 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![Found { costs: Some(one.costs), since, fix, ..Found::new(confidence, one.part, what) }]
 }
 
+/// Whether a rule knows the cause: of the pauses of this rank, or of any.
+fn explained(facts: &Facts<'_>, costs: f64, part: Option<&str>) -> bool {
+    let contended = cpu_contention::find(facts);
+    contended.iter().any(|found| part.is_none_or(|part| found.part == part))
+        || saving::find(facts).iter().any(|found| found.costs >= Some(costs))
+}
+
 /// The rank that is behind in most pauses, if they are long enough to matter.
 pub(super) fn pausing<'a>(facts: &Facts<'a>) -> Option<Pausing<'a>> {
+    pausing_of(&Behind::of_each(facts), facts)
+}
+
+fn pausing_of<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -> Option<Pausing<'a>> {
     let set = &facts.rules.pausing_rank;
     let time = judged_s(facts).filter(|time| *time > 0.0)?;
-    let groups = groups(facts);
-    let mut of: BTreeMap<Vec<Member<'a>>, Behind<'a>> = BTreeMap::new();
-    for group in &groups {
-        let Some((who, pause)) = group.behind(facts) else { continue };
-        let behind = of.entry(who).or_default();
-        behind.count += 1;
-        behind.lost_s += pause.lost_s;
-        behind.longest.push(pause);
-    }
-    for (who, behind) in &mut of {
-        behind.complete(who, facts);
-    }
-    let all: f64 = of.values().map(|behind| behind.lost_s).sum();
-    let (who, most) = of.into_iter().max_by(|a, b| a.1.lost_s.total_cmp(&b.1.lost_s))?;
+    let lost_s: f64 = all.values().map(|behind| behind.lost_s).sum();
+    let (who, most) = all.iter().max_by(|a, b| a.1.lost_s.total_cmp(&b.1.lost_s))?;
     let [Member { node, hash, rank }] = who[..] else { return None };
     let enough = float(most.count) >= set.least.get()
         && most.lost_s >= set.lost_percent.share() * time
-        && most.lost_s >= set.same_percent.share() * all;
-    if !enough {
-        return None;
-    }
-    let each = most.lost_s / float(most.count);
-    let words = format!("{} times, {} each, {} of {}", most.count, span(each), span(most.lost_s), span(time));
-    Some(Pausing {
+        && most.lost_s >= set.same_percent.share() * lost_s;
+    enough.then(|| Pausing {
         part: name(facts, node, hash, rank),
         costs: (most.lost_s / time).min(1.0),
-        words,
-        same: most.lost_s / all,
+        words: words(most.count, most.lost_s, time),
+        same: most.lost_s / lost_s,
         count: most.count,
         lost_s: most.lost_s,
-        longest: most.longest,
+        longest: most.longest.clone(),
         node,
+    })
+}
+
+fn words(count: u64, lost_s: f64, time: f64) -> String {
+    format!("{count} times, {} each, {} of {}", span(lost_s / float(count)), span(lost_s), span(time))
+}
+
+/// Pauses of different ranks, one at a time: all ranks wait for each of them.
+fn in_turn<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -> Option<Found> {
+    let set = &facts.rules.pausing_rank;
+    let time = judged_s(facts).filter(|time| *time > 0.0)?;
+    let single =
+        all.iter().filter_map(|(who, behind)| Some((*who.first().filter(|_| who.len() == 1)?, behind)));
+    let mut ranks: Vec<(Member<'a>, &Behind<'a>)> =
+        single.filter(|(_, behind)| float(behind.count) >= set.least.get()).collect();
+    let lost_s: f64 = ranks.iter().map(|(_, behind)| behind.lost_s).sum();
+    let count: u64 = ranks.iter().map(|(_, behind)| behind.count).sum();
+    let of_all: f64 = all.values().map(|behind| behind.lost_s).sum();
+    let enough = lost_s >= set.in_turn_percent.share() * time && lost_s >= set.same_percent.share() * of_all;
+    let costs = (lost_s / time).min(1.0);
+    if ranks.len() < 2 || !enough || explained(facts, costs, None) {
+        return None;
+    }
+    ranks.sort_by(|(_, one), (_, other)| other.lost_s.total_cmp(&one.lost_s));
+    let each = |(Member { node, hash, rank }, behind): &(Member<'a>, &Behind<'a>)| {
+        format!("{} {} times", name(facts, node, hash, *rank), behind.count)
+    };
+    let most: Vec<String> = ranks.iter().take(MOST_NAMED).map(each).collect();
+    let more = if ranks.len() > MOST_NAMED { ", …" } else { "" };
+    let what = format!(
+        "{} ranks pause in turn, and the others wait for each: {} ({}{more})",
+        ranks.len(),
+        words(count, lost_s, time),
+        most.join(", ")
+    );
+    let since = ranks.iter().flat_map(|(_, behind)| behind.longest.iter().map(|pause| pause.start)).min();
+    Some(Found {
+        costs: Some(costs),
+        since,
+        fix: Some(IN_TURN_FIX),
+        ..Found::new("medium", String::new(), what)
     })
 }
 
@@ -136,7 +176,23 @@ struct Behind<'a> {
     longest: Vec<&'a Pause>,
 }
 
-impl Behind<'_> {
+impl<'a> Behind<'a> {
+    /// Of each set of ranks that are behind together.
+    fn of_each(facts: &Facts<'a>) -> BTreeMap<Vec<Member<'a>>, Self> {
+        let mut of: BTreeMap<Vec<Member<'a>>, Behind<'a>> = BTreeMap::new();
+        for group in &groups(facts) {
+            let Some((who, pause)) = group.behind(facts) else { continue };
+            let behind = of.entry(who).or_default();
+            behind.count += 1;
+            behind.lost_s += pause.lost_s;
+            behind.longest.push(pause);
+        }
+        for (who, behind) in &mut of {
+            behind.complete(who, facts);
+        }
+        of
+    }
+
     /// A node keeps only its longest pauses, and sums of all.
     fn complete(&mut self, who: &[Member<'_>], facts: &Facts<'_>) {
         let Some(first) = who.first() else { return };
@@ -309,13 +365,30 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_take_turns_and_pauses_of_all_are_no_finding() {
+    fn ranks_that_take_turns_are_named_together_and_pauses_of_all_are_no_finding() {
         let mut nodes = parts_with(&[Plant::Pauses]);
         for pauses in pauses(&mut nodes) {
             pauses.sums.clear();
             for (rank, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
             {
                 pause.behind = vec![rank % 2];
+            }
+        }
+        let told = found(&nodes);
+        assert!(
+            told[0].what.starts_with("2 ranks pause in turn, and the others wait for each: 20 times, "),
+            "{told:?}"
+        );
+        assert_eq!((told.len(), told[0].part.as_str(), told[0].fix), (1, "", Some(IN_TURN_FIX)));
+        assert!(
+            told[0].what.contains("rank 1 10 times, ") && told[0].what.contains("rank 0 10 times)"),
+            "{told:?}"
+        );
+        // Each of ten ranks has two.
+        for pauses in pauses(&mut nodes) {
+            for (place, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
+            {
+                pause.behind = vec![place % 20 / 2];
             }
         }
         assert_eq!(found(&nodes), vec![]);

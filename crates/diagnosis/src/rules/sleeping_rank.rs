@@ -111,7 +111,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
 
 /// Ranks that wait far less than the median of the others, with the others' waiting as a share of the time. In
 /// a short job only a few timed operations exist, and no GPU sample that could contradict them.
-fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
+pub(super) fn waits(facts: &Facts<'_>) -> Vec<(String, f64)> {
     let set = &facts.rules.sleeping_rank;
     let known: Vec<(&Unit<'_>, f64)> =
         facts.units.iter().filter_map(|unit| Some((unit, unit.comm?.wait_s))).collect();

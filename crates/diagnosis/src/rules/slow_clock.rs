@@ -97,7 +97,7 @@ fn clock(gpu: &GpuUsage) -> Option<f64> {
 }
 
 /// Tensor activity, if there is any. A slow GPU in lockstep with others does the same work.
-fn work(gpu: &GpuUsage) -> Option<f64> {
+pub(super) fn work(gpu: &GpuUsage) -> Option<f64> {
     let percent = mean_of(&gpu.counters.tensor_percent).known().copied().filter(|percent| *percent >= 1.0);
     Some(percent? * clock(gpu)?)
 }

@@ -274,6 +274,34 @@ fn another_pauses_too() -> Vec<NodeReport> {
     nodes
 }
 
+/// Two ranks have ten of 20 pauses each.
+fn pauses_in_turn() -> Vec<NodeReport> {
+    let mut nodes = only(Plant::Pauses);
+    for pauses in nodes.iter_mut().filter_map(|node| node.communication.as_mut()?.pauses.as_mut()) {
+        pauses.sums.clear();
+        for (rank, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty()) {
+            pause.behind = vec![rank % 2];
+        }
+    }
+    nodes
+}
+
+/// A silent job in which all ranks wait for one whose GPU does 30 % more tensor work.
+fn more_work() -> Vec<NodeReport> {
+    let mut nodes = silent(Plant::Sleeps);
+    let late = super::sleeping_rank::waits(&Facts::new(&nodes, nodes[0].end, Outcome::Good, None));
+    let [(part, _)] = &late[..] else { panic!("{late:?}") };
+    for node in &mut nodes {
+        let name = node.node.clone();
+        for gpu in &mut node.usage.as_mut().unwrap().gpus {
+            let is_late = part.starts_with(&format!("{name} GPU {} ", gpu.index));
+            gpu.busy_clock_mhz = Reading::Known(1500.0);
+            gpu.counters.tensor_percent = flat(if is_late { 52.0 } else { 40.0 });
+        }
+    }
+    nodes
+}
+
 /// A silent job whose GPUs wait for 85 s before its end.
 fn waits_to_the_end() -> Vec<NodeReport> {
     let phases = [(PhaseKind::Steady, 20), (PhaseKind::Stalled, 85)];
@@ -344,6 +372,7 @@ const ROWS: &[Row] = &[
     ("pausing-rank", "least", || only(Plant::Pauses), "pauses while", 20.0, 21.0),
     ("pausing-rank", "lost_percent", || only(Plant::Pauses), "pauses while", 6.0, 6.5),
     ("pausing-rank", "same_percent", another_pauses_too, "pauses while", 69.0, 71.0),
+    ("pausing-rank", "in_turn_percent", pauses_in_turn, "pause in turn", 6.1, 6.3),
     ("sleeping-rank", "least", || only(Plant::Sleeps), "wait for it in NCCL", 618.0, 619.0),
     ("sleeping-rank", "waiting_percent", || only(Plant::Sleeps), "wait for it in NCCL", 25.7, 25.8),
     ("sleeping-rank", "waits_percent", waits_a_little, "wait for it in NCCL", 20.2, 20.0),
@@ -351,6 +380,7 @@ const ROWS: &[Row] = &[
     ("sleeping-rank", "busy_percent", || only(Plant::Sleeps), "is idle", 91.5, 91.6),
     ("sleeping-rank", "idle_percent", || only(Plant::Sleeps), "is idle", 24.0, 24.1),
     ("uneven-work", "off_percent", || only(Plant::SmallBatch), "", 40.0, 40.1),
+    ("uneven-work", "more_percent", more_work, "more tensor work", 29.9, 30.1),
     ("input-bound", "waiting_percent", || only(Plant::InputStalls), "", 22.2, 22.3),
     ("input-bound", "busy_percent", || silent(Plant::InputStalls), "", 72.0, 71.9),
     ("input-bound", "sm_percent", || silent(Plant::InputStalls), "", 51.3, 51.2),

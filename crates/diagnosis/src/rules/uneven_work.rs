@@ -1,4 +1,5 @@
-use crate::facts::{Facts, Unit, mean_of, median};
+use super::{sleeping_rank, slow_clock};
+use crate::facts::{Facts, Unit, mean_of, median, median_of_others, sorted};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -7,12 +8,14 @@ pub(crate) const RULE: Rule = Rule {
     class: Class::Application,
     evidence: "tokens (else samples) per step of each rank, as the program reports them (docs/application-reports.md), against the
 median of the ranks, each with at least two steps. Of two ranks, the one with less work is named: medium confidence. The cost is at most
-what the SMs of the ranks show: parts of a step, such as the optimizer, do not depend on the number of tokens.",
+what the SMs of the ranks show: parts of a step, such as the optimizer, do not depend on the number of tokens. Of a program that reports
+nothing: the others wait for a rank in NCCL (its profiler plugin; the limits are those of `sleeping-rank`), and the tensor pipes of its GPU do more
+work, activity times clock, than the median of theirs: medium confidence.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
-differ, none is reported. Sequences of varying length even out over many steps. Several programs in one job, as in a sweep, do not wait
+differ, none is reported. Without reports, layers that are divided unevenly look like more samples. Sequences of varying length even out over many steps. Several programs in one job, as in a sweep, do not wait
 for each other and are not judged.",
-    fix: "give every rank the same number of tokens or samples per step",
+    fix: "give every rank the same number of tokens or samples per step; a program without samples: the same share of layers or data",
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
@@ -22,12 +25,18 @@ for each other and are not judged.",
 
 thresholds! {
     off_percent: Number(5.0), 0.1 to 1000.0, "%", "a rank's work per step is off the median by more than this";
+    more_percent: Number(10.0), 0.1 to 1000.0, "%", "or, without reports, the others wait for a rank and its GPU does this much more tensor work than theirs";
 }
 
 fn find(facts: &Facts<'_>) -> Vec<Found> {
     if !facts.ranks_depend {
         return Vec::new();
     }
+    let found = by_reports(facts);
+    if found.is_empty() { by_counters(facts) } else { found }
+}
+
+fn by_reports(facts: &Facts<'_>) -> Vec<Found> {
     let off = facts.rules.uneven_work.off_percent.share();
     let ranks: Vec<Work> = facts.reporting().filter_map(|(unit, _)| Work::of(unit)).collect();
     let Some(typical) = median(ranks.iter().map(|rank| rank.per_step).collect()) else { return Vec::new() };
@@ -60,6 +69,39 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
             Found { costs: Some(costs), ..Found::new("high", rank.part.clone(), what) }
         })
         .collect()
+}
+
+/// Ranks of a program that reports nothing: the others wait for such a rank in NCCL, and its GPU does more work in the same time.
+fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
+    let more = 1.0 + facts.rules.uneven_work.more_percent.share();
+    let works = sorted(facts.units.iter().filter_map(tensor_work).collect());
+    let late = sleeping_rank::waits(facts);
+    if late.len() * 4 > facts.units.len().max(4) {
+        return Vec::new();
+    }
+    let of = |(part, waits): (String, f64)| {
+        let unit = facts.units.iter().find(|unit| unit.name() == part)?;
+        let own = tensor_work(unit)?;
+        let typical = median_of_others(&works, own).filter(|typical| *typical > 0.0)?;
+        let times = own / typical;
+        if times < more {
+            return None;
+        }
+        let ranks = railgate_node_report::plain::float(u64::try_from(facts.units.len()).unwrap_or(1));
+        let idle = waits.min(1.0 - 1.0 / times);
+        let what = format!(
+            "the other ranks wait for {part} {:.0} % of the time, and its GPU does {:.0} % more tensor work than theirs: it has more work in each step",
+            100.0 * waits,
+            100.0 * (times - 1.0)
+        );
+        Some(Found { costs: Some(idle * (ranks - 1.0) / ranks), ..Found::new("medium", part, what) })
+    };
+    late.into_iter().filter_map(of).collect()
+}
+
+/// Work of a GPU's tensor pipes in a second, as activity times clock.
+fn tensor_work(unit: &Unit<'_>) -> Option<f64> {
+    slow_clock::work(unit.gpu?)
 }
 
 /// What a rank does in each step.
