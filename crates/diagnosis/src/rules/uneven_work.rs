@@ -13,8 +13,8 @@ nothing: the others wait for a rank in NCCL (its profiler plugin; the limits are
 work, activity times clock, than the median of theirs: medium confidence.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
-differ, none is reported. Without reports, layers that are divided unevenly look like more samples. Sequences of varying length even out over many steps. Several programs in one job, as in a sweep, do not wait
-for each other and are not judged.",
+differ, none is reported. Without reports, layers that are divided unevenly look like more samples. Sequences of varying length even out
+over many steps. Several programs in one job, as in a sweep, do not wait for each other and are not judged.",
     fix: "give every rank the same number of tokens or samples per step; a program without samples: the same share of layers or data",
     thresholds: Settings::KEYS,
     line: Line::Slow,

@@ -71,6 +71,8 @@ pub(crate) struct CellGpu {
     pub(crate) received: f64,
     /// Memory in use, beyond the driver's own.
     pub(crate) memory_mib: Option<f64>,
+    /// Share of the cell, 0 to 1, in which a pause went on that had begun before, if no other one began; 0 if that is not known.
+    pub(crate) went_on: f64,
 }
 
 impl CellGpu {
@@ -143,6 +145,8 @@ struct Seen<'a> {
     received: f64,
     /// Time with any kernel, mean over the GPUs, percent; 100 where it is not known.
     kernels: f64,
+    /// Share of the cell, 0 to 1, in which all GPUs went on with a pause that had begun before.
+    went_on: f64,
 }
 
 impl<'a> Seen<'a> {
@@ -165,6 +169,7 @@ impl<'a> Seen<'a> {
             sent: known.iter().map(|gpu| gpu.sent).sum(),
             received: known.iter().map(|gpu| gpu.received).sum(),
             kernels: known.iter().map(|gpu| gpu.kernels.unwrap_or(100.0)).sum::<f64>() / count(known.len()),
+            went_on: known.iter().map(|gpu| gpu.went_on).fold(1.0, f64::min),
         })
     }
 
@@ -327,13 +332,19 @@ pub(crate) fn classify(cells: &[Cell], others: bool) -> Course {
         [first.checked_sub(1), Some(last + 1)].into_iter().flatten().filter_map(|at| seen.get(at));
     let only_two = last == first + 1 && is_whole(first) && is_whole(last);
     let unproven = only_two && beside.all(|one| one.level < BESIDE * usual);
-    // The first and the last sample of the training hold a part of another phase; how much follows from their level.
+    // The first and the last sample of the training hold a part of another phase. How much follows from their level, and for the first
+    // one from the pause with which it begins, since the first steps may do more than the later ones.
     for (at, back) in [(first, true), (last, false)] {
         let (Some(one), Some(phase)) = (seen.get(at), list.get_mut(at)) else { continue };
-        if is_whole(at) && !unproven || first == last {
+        let of_level = match (unproven, is_whole(at)) {
+            (true, _) => one.kernels / 100.0,
+            (false, true) => 1.0,
+            (false, false) => one.level / usual,
+        };
+        let share = if back { of_level.min(1.0 - one.went_on) } else { of_level };
+        if share >= 1.0 || first == last {
             continue;
         }
-        let share = if unproven { one.kernels / 100.0 } else { one.level / usual };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -152,6 +152,10 @@ pub(crate) fn cell(sample: &Sample) -> Cell {
         sent: values.mean(GpuField::PcieTx).unwrap_or(0.0),
         received: values.mean(GpuField::PcieRx).unwrap_or(0.0),
         memory_mib: values.mean(GpuField::MemoryUsed),
+        went_on: match (values.mean(GpuField::Paused), values.mean(GpuField::Pauses)) {
+            (Some(percent), Some(begun)) if begun <= 0.0 => percent / 100.0,
+            _ => 0.0,
+        },
     };
     Cell {
         start: sample.start,

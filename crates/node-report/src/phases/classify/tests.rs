@@ -60,6 +60,24 @@ fn idle_time_of_the_start_is_not_training() {
     assert_eq!(classify(&run, true).training, [6 * STEP, 7 * STEP, 8 * STEP]);
 }
 
+/// An H200 whose first steps did more than the later ones: the sample in which they began has the usual level.
+#[test]
+fn a_pause_with_which_the_training_begins_is_of_the_start() {
+    let first = CellGpu { went_on: 0.52, ..partly(0.9) };
+    let run = alike(&[(quiet(), 2), (first, 1), (trains(), 3), (quiet(), 1)]);
+    assert_eq!(kinds(&run), [(StartUp, 12.6), (Steady, 17.4), (Tail, 5.0)]);
+    // Its figures are those of the training nevertheless.
+    assert_eq!(classify(&run, true).training.len(), 4);
+    // One GPU had begun.
+    let mut one = run.clone();
+    one[2].gpus[1].went_on = 0.0;
+    assert_eq!(kinds(&one), [(StartUp, 10.0), (Steady, 20.0), (Tail, 5.0)]);
+    // A pause later on is one of the training.
+    let mut later = run;
+    (later[2].gpus, later[3].gpus) = (vec![trains(); 2], vec![first; 2]);
+    assert_eq!(kinds(&later), [(StartUp, 10.0), (Steady, 20.0), (Tail, 5.0)]);
+}
+
 /// Two H200s that trained for 2.4 s waited for each other, and the job was cancelled within a sample.
 #[test]
 fn the_end_of_a_wait_is_no_training() {
