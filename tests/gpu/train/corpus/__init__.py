@@ -14,5 +14,6 @@ def kind(program):
 
 
 from corpus import (  # noqa: F401
-    blind, compute, eighth, ends, fresh, frozen, further, inference, later, ninth, seventh, several, unseen, varied, waits,
+    blind, compute, eighth, eleventh, ends, fresh, frozen, further, inference, later, ninth, seventh, several, tenth, unseen, varied,
+    waits,
 )
