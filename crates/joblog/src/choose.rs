@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::{Event, Read, shown};
-use crate::rules::{Kind, SHELL_COMMAND};
+use crate::rule::Kind;
+use crate::rules::SHELL_COMMAND;
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
 
@@ -160,8 +161,9 @@ fn caught_often<'e>(events: &[&'e Event], often: usize) -> BTreeSet<(String, Opt
     for event in events.iter().filter(is_cause) {
         *counts.entry((likeness(&event.text), event.place.as_ref())).or_default() += 1;
     }
-    if counts.values().all(|count| *count >= often) {
-        return BTreeSet::new();
+    // What a launcher started again and again ends each time with the same error.
+    if let Some(last) = events.iter().rev().find(|event| is_cause(event)) {
+        counts.remove(&(likeness(&last.text), last.place.as_ref()));
     }
     counts.into_iter().filter(|(_, count)| *count >= often).map(|(error, _)| error).collect()
 }

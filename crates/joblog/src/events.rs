@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::line::{self, Line, Moment, Numbered};
-use crate::rules::{self, Kind, Rule};
+use crate::rule::{Kind, Rule};
+use crate::rules;
 use crate::traceback::{self, Place, Step, Traceback};
 use crate::{Log, launcher, mask};
 

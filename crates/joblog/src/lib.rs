@@ -8,13 +8,15 @@ mod events;
 mod launcher;
 mod line;
 mod mask;
+mod rule;
 mod rules;
 mod traceback;
 
 use railgate_node_report::{LogError, LogFound};
 
 pub use mask::MASKED;
-pub use rules::{Class, EXCEPTION, Hardware, Kind, RULES, Rule, rule};
+pub use rule::{Class, Hardware, Kind, Rule};
+pub use rules::{EXCEPTION, RULES, rule};
 pub use traceback::Place;
 
 /// A log, or the end of one.

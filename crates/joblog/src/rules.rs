@@ -5,76 +5,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
-/// Where the cause of an error lies, as far as a text can tell. A text is never evidence against a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    Application,
-    /// The job's input: a sample, a checkpoint, a path.
-    Data,
-    /// Memory of the GPU or of the host.
-    Memory,
-    /// The node's hardware or driver.
-    Node,
-    Network,
-    /// A file system.
-    Storage,
-    /// What the site installed: libraries, drivers, containers.
-    Site,
-}
-
-impl Class {
-    /// As reports name it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Class::Application => "application",
-            Class::Data => "data",
-            Class::Memory => "memory",
-            Class::Node => "node",
-            Class::Network => "network",
-            Class::Storage => "storage",
-            Class::Site => "site",
-        }
-    }
-}
-
-/// Hardware that an error text points at. Only the gate's findings show whether it is faulty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hardware {
-    Gpu,
-    /// A port, or a link between two.
-    Port,
-    /// A whole node.
-    Node,
-}
-
-/// How a line stands to the failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It can be the first error.
-    Cause,
-    /// A launcher reports that a process ended: which one is known, not why.
-    /// Also an exception that only points at another one, and a command of the script that fails: named if there is no cause.
-    Exit,
-    /// It follows from an error elsewhere: a peer that closed its connection, a timeout of a collective.
-    Consequence,
-    /// An error that programs often catch, or a part of another error's text.
-    Detail,
-}
-
-/// A row of the table.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Stable, kebab-case.
-    pub id: &'static str,
-    pub class: Class,
-    pub kind: Kind,
-    /// What to do; empty where the message itself is all there is.
-    pub advice: &'static str,
-    /// The hardware that the text points at.
-    pub points_at: Option<Hardware>,
-    /// A regular expression, searched in the line without its label.
-    pattern: &'static str,
-}
+use crate::rule::{Class, Hardware, Kind, Rule};
 
 const fn cause(id: &'static str, class: Class, pattern: &'static str, advice: &'static str) -> Rule {
     Rule { id, class, kind: Kind::Cause, advice, points_at: None, pattern }
@@ -99,6 +30,8 @@ const fn detail(id: &'static str, pattern: &'static str) -> Rule {
 
 use Class::{Application, Data, Memory, Network, Node, Site, Storage};
 
+const MISSING: &str = "the command does not exist on this node: PATH, module load, the image";
+
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
     // Lines of a process that goes on. Before all others, whose texts they quote.
@@ -107,7 +40,7 @@ pub const RULES: &[Rule] = &[
     // A loader, a shell or a linker that goes on without what it names.
     detail(
         "survived",
-        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^Corrupt JPEG data: |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
     ),
     // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
     detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
@@ -150,6 +83,7 @@ pub const RULES: &[Rule] = &[
         "torchrun-closes",
         r"Sending process \d+ closing signal SIG\w+|Received (?:Signals\.)?SIG\w+ death signal|SignalException: Process \d+ got signal|Unable to shutdown process \d+ via SIG",
     ),
+    follows("zmq", r"zmq\.error\.Again"),
     follows("deepspeed-kills", r"Killing subprocess \d+|Main process received SIGTERM"),
     follows(
         "jax-peer",
@@ -210,7 +144,7 @@ pub const RULES: &[Rule] = &[
     // Behind the launchers' rows: some of their lines are of these levels.
     detail(
         "level",
-        r"NCCL INFO |^(?:\S+ ){0,4}\[?(?:DEBUG|INFO|WARNING)\b[\]: ]|^\S+ \S+: [IW] |^\[?[IW]\d{3,4} ",
+        r"NCCL INFO |^(?:\S+ ){0,4}\[?(?:DEBUG|INFO|WARNING)\b[\]: ]|^\[[^\]]*\]\[[^\]]*\]\[(?:DEBUG|INFO|WARNING)\]|^\S+ \S+: [IW] |^\[?[IW]\d{3,4} ",
     ),
     // Hardware, in CUDA's and NCCL's words.
     points_at(
@@ -225,9 +159,18 @@ pub const RULES: &[Rule] = &[
     points_at(
         Hardware::Gpu,
         cause(
+            "cuda-none",
+            Site,
+            r"No CUDA GPUs are available|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE",
+            "the process sees no GPU: --gres or --gpus of the job and of the step, CUDA_VISIBLE_DEVICES, --nv of Apptainer; else see the node's findings in this report",
+        ),
+    ),
+    points_at(
+        Hardware::Gpu,
+        cause(
             "cuda-lost",
             Node,
-            r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|no CUDA-capable device is detected|No CUDA GPUs are available|cudaErrorNoDevice|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
+            r"GPU is lost|fallen off the bus|CUDA_ERROR_DEVICE_UNAVAILABLE|CUDA-capable device\(s\) is/are busy or unavailable|Unable to determine the device handle for GPU",
             "a GPU does not answer, or another process holds it: see the node's findings in this report",
         ),
     ),
@@ -256,9 +199,15 @@ pub const RULES: &[Rule] = &[
         "the fabric manager of the node is not running or not ready",
     ),
     cause(
+        "cuda-driver-mismatch",
+        Site,
+        r"Driver/library version mismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver",
+        "the driver's kernel module and its library differ: the node needs a reboot, or LD_LIBRARY_PATH has another libcuda",
+    ),
+    cause(
         "cuda-driver",
         Site,
-        r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|system has unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|Driver/library version mismatch|NVIDIA driver on your system is too old",
+        r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED|NVIDIA driver on your system is too old",
         "the driver of the node is older than the program's CUDA needs: use an older build, or ask the admin",
     ),
     cause(
@@ -270,13 +219,13 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-kernel-image",
         Application,
-        r"no kernel image is available for execution|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice",
+        r"no kernel image is available for execution|invalid device function|CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice",
         "the program was not built for this GPU: rebuild it for the GPU's compute capability",
     ),
     cause(
         "cuda-oom",
         Memory,
-        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|std::bad_alloc: out_of_memory: CUDA",
+        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
         "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
@@ -286,15 +235,27 @@ pub const RULES: &[Rule] = &[
         "a kernel used a bad pointer or index: run once with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer",
     ),
     cause(
+        "cuda-assert-values",
+        Application,
+        r"Assertion `(?:probability tensor contains|input_val >= zero)",
+        "values are not finite, or outside 0 to 1: the precision (fp16), the learning rate, what the model returns",
+    ),
+    cause(
         "cuda-assert",
         Application,
         r"device-side assert triggered|CUDA_ERROR_ASSERT|cudaErrorAssert|Assertion `.*` failed",
         "an index was out of range in a kernel, for example a token id or a label beyond the table: run once with CUDA_LAUNCH_BLOCKING=1",
     ),
     cause(
+        "cuda-device-number",
+        Application,
+        r"invalid device ordinal",
+        "the process uses a GPU number that it was not given: GPUs and tasks per node, CUDA_VISIBLE_DEVICES, the rank in place of the local rank",
+    ),
+    cause(
         "cuda-launch-failure",
         Application,
-        r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|cudaErrorLaunchFailure|the launch timed out and was terminated|too many resources requested for launch|invalid device ordinal|invalid device function|invalid configuration argument|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuDNN error|CUSOLVER_STATUS_\w+|CUSPARSE_STATUS_\w+|CUFFT_\w+",
+        r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED|cudaErrorLaunchFailure|the launch timed out and was terminated|too many resources requested for launch|invalid configuration argument|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuDNN error|CUSOLVER_STATUS_\w+|CUSPARSE_STATUS_\w+|CUFFT_\w+",
         "a kernel or library call failed: run once with CUDA_LAUNCH_BLOCKING=1 to see which",
     ),
     points_at(
@@ -318,7 +279,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "nccl-ib-setup",
         Network,
-        r"NCCL WARN (?:NET/IB|Call to ibv_\w+ failed|ibv_\w+ failed|Failed to open libibverbs)|Call to ibv_\w+ failed",
+        r"NCCL WARN (?:NET/IB|Call to ibv_\w+ failed|ibv_\w+ failed)|Call to ibv_\w+ failed|UCX +ERROR +ibv_reg_mr|max locked memory",
         "an InfiniBand or RoCE call failed: RLIMIT_MEMLOCK, GID index, or a port that is down",
     ),
     cause(
@@ -327,10 +288,17 @@ pub const RULES: &[Rule] = &[
         r"NCCL WARN .*(?:Bootstrap|bootstrap).*(?:no socket interface|failed)|Call to connect to .* failed|No route to host|socketStartConnect|Net : Call to connect|NCCL WARN .*[Cc]onnect(?:ion)?.*(?:refused|timed? ?out|unreachable)",
         "NCCL cannot reach a peer over TCP: NCCL_SOCKET_IFNAME, a firewall, or a peer that has ended",
     ),
+    // Before a full /dev/shm: PyTorch names its shared memory there, too.
+    cause(
+        "too-many-files",
+        Site,
+        r"Too many open files|\[Errno 24\]|received 0 items of ancdata",
+        "the limit of open files is reached: ulimit -n, fewer workers, torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
     cause(
         "nccl-shm",
         Memory,
-        r"NCCL WARN .*(?:/dev/shm|shared memory|shm_?open|No space left on device)|Error while creating shared memory segment|unable to (?:open|allocate) shared memory",
+        r"NCCL WARN .*(?:/dev/shm|shared memory|shm_?open|No space left on device)|unable to write to file </torch_|Error while creating shared memory segment|unable to (?:open|allocate) shared memory",
         "/dev/shm is full or too small: in a container use a larger --shm-size; remove stale files",
     ),
     cause(
@@ -348,7 +316,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "nccl-cuda",
         Application,
-        r"NCCL WARN Cuda failure",
+        r"NCCL WARN Cuda failure|^Cuda failure ",
         "a CUDA call inside NCCL failed: an earlier error of the same process, or of its GPU",
     ),
     cause(
@@ -367,14 +335,14 @@ pub const RULES: &[Rule] = &[
     cause(
         "host-allocation",
         Memory,
-        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|(?:^|[^f])MemoryError|std::bad_alloc|Cannot allocate memory",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|(?:^|[^f])MemoryError|std::bad_alloc",
         "an allocation of host memory was refused: check the size or shape that was asked for; a limit of virtual memory (ulimit -v) looks the same, and \
          a job that uses up its --mem is usually killed instead",
     ),
     cause(
         "host-oom",
         Memory,
-        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|OutOfMemoryError|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|exceeded memory limit|running low on memory|due to memory pressure",
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|OutOfMemoryError|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|exceeded memory limit|running low on memory|due to memory pressure",
         "the job's host memory is used up: fewer data loader workers, or more --mem",
     ),
     cause(
@@ -397,9 +365,15 @@ pub const RULES: &[Rule] = &[
         "a file cannot be locked: the file system has no locks, or another process holds one; for HDF5, HDF5_USE_FILE_LOCKING=FALSE",
     ),
     cause(
+        "read-only",
+        Storage,
+        r"Read-only file system",
+        "the path is read-only here: in a container write to a mounted directory (HF_HOME, TRITON_CACHE_DIR, TMPDIR); a shared file system: ask the admin",
+    ),
+    cause(
         "storage-io",
         Storage,
-        r"Input/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|\[Errno (?:5|116|107|108)\]|Remote I/O error|Resource temporarily unavailable: '/|Read-only file system",
+        r"Input/output error|Stale (?:NFS )?file handle|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|\[Errno (?:5|116|107|108)\]|Remote I/O error|Resource temporarily unavailable: '/",
         "a file system returned an error: see the mounts and ask the admin",
     ),
     // Before damaged files: the same exception.
@@ -408,6 +382,18 @@ pub const RULES: &[Rule] = &[
         Application,
         r"Weights only load failed",
         "the checkpoint holds more than tensors: torch.load(…, weights_only=False) for a file that you trust, or add_safe_globals",
+    ),
+    cause(
+        "checkpoint-write",
+        Storage,
+        r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos",
+        "a checkpoint could not be written: a full file system or quota, or a process that wrote to the same file",
+    ),
+    cause(
+        "checkpoint-pointer",
+        Data,
+        r"invalid load key, '[v<]'",
+        "the file is a pointer of Git LFS or a web page: download it again (git lfs pull)",
     ),
     cause(
         "checkpoint-corrupt",
@@ -420,6 +406,12 @@ pub const RULES: &[Rule] = &[
         Application,
         r"Error\(s\) in loading state_dict|size mismatch for |Missing key\(s\) in state_dict|Unexpected key\(s\) in state_dict",
         "the checkpoint is of another model: configuration and checkpoint differ",
+    ),
+    cause(
+        "circular-import",
+        Application,
+        r"partially initialized module",
+        "a circular import, or a script that has the name of a module",
     ),
     // Before missing files: their texts end with "No such file or directory", too.
     cause(
@@ -435,11 +427,25 @@ pub const RULES: &[Rule] = &[
         "the program compiles a part of itself at its start and cannot: compiler, CUDA_HOME and headers in this environment or image",
     ),
     cause(
+        "script-format",
+        Application,
+        r"Exec format error|\$'\\r': command not found|\\r.{1,3}: No such file",
+        "the script or program cannot run here: built for another processor, with line ends of Windows (dos2unix), or without a line #!",
+    ),
+    cause(
         "command-missing",
         Application,
-        r"command not found|: not found$|execve\(\): .*: (?:No such file|Permission denied|Exec format error)|error: execve|: line \d+: .*: No such file or directory$|^env: .*: No such file or directory$|cannot execute(?: binary file)?: |Exec format error",
-        "the command does not exist on this node: PATH, module load, the image",
+        r"execve\(\): .*: No such file|error: execve|^(?:/usr/bin/)?env: .*: No such file or directory$|cannot execute(?: binary file)?: |FileNotFoundError: .*'(?:\S*/)?(?:nvcc|ninja|gcc|g\+\+|ffmpeg|git|nvidia-smi)'$",
+        MISSING,
     ),
+    // Most scripts go on after such a line, too.
+    Rule {
+        advice: MISSING,
+        ..exit(
+            "shell-command-missing",
+            r"command not found|: not found$|: line \d+: (?:[^c]|c[^d]|cd[^:]).*: No such file or directory$",
+        )
+    },
     // What the container and Slurm say of themselves: before missing files, too.
     cause(
         "container",
@@ -460,14 +466,26 @@ pub const RULES: &[Rule] = &[
         advice: "a command of the script failed, and the script may have gone on: check the path, and whether the file system is mounted there",
         ..exit(
             SHELL_COMMAND,
-            r"^(?:/\S*/)?(?:ls|rm|cp|mv|cat|mkdir|ln|tail|head|touch|du|stat|tar|rsync|find|chmod): .*: (?:No such file or directory|Permission denied)",
+            r"(?:^(?:/\S*/)?(?:ls|rm|cp|mv|cat|mkdir|ln|tail|head|touch|du|stat|tar|rsync|find|chmod|grep|sed|awk|wc|sort|unzip)|: line \d+: (?:cd|pushd)): .*: (?:No such file or directory|Permission denied)",
         )
     },
     cause(
+        "file-exists",
+        Application,
+        r"FileExistsError",
+        "the path exists already, made by another rank or by an earlier attempt: exist_ok=True, or let one rank make it",
+    ),
+    cause(
         "file-missing",
         Data,
-        r"FileNotFoundError|No such file or directory|NotADirectoryError|IsADirectoryError|FileExistsError",
+        r"FileNotFoundError|No such file or directory|NotADirectoryError|IsADirectoryError",
         "a path does not exist on this node: check the path, and whether the file system is mounted there",
+    ),
+    cause(
+        "ssh",
+        Site,
+        r"Permission denied \((?:publickey|password|gssapi|keyboard)",
+        "ssh between the nodes is not allowed: start the processes with srun",
     ),
     cause(
         "permission",
@@ -476,22 +494,40 @@ pub const RULES: &[Rule] = &[
         "a file or directory may not be used: its owner and mode",
     ),
     cause(
+        "data-columns",
+        Application,
+        r"ArrowInvalid: (?:Column \d+ named|Could not convert|offset overflow)",
+        "the columns that a function of the program returned do not fit together",
+    ),
+    cause(
         "data-format",
         Data,
-        r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|Corrupt JPEG|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
+        r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
         "a data file cannot be parsed: its name is in the traceback or the lines before",
+    ),
+    cause(
+        "hub-name",
+        Application,
+        r"HFValidationError|GatedRepoError|RepositoryNotFoundError|\b40[134] Client Error",
+        "the name on the Hub is wrong (a local path that does not exist is taken for one), or access is not granted: HF_TOKEN in the job, the model's licence",
+    ),
+    cause(
+        "local-server",
+        Application,
+        r"HTTPS?ConnectionPool\(host='(?:localhost|127\.0\.0\.1|0\.0\.0\.0)'",
+        "a server of this job on the same node does not answer: see its log, and wait until it is ready",
+    ),
+    cause(
+        "node-name",
+        Site,
+        r"^socket\.gaierror|^ssh: Could not resolve",
+        "the name of a node cannot be resolved: MASTER_ADDR, the node's DNS",
     ),
     cause(
         "dataset-download",
         Network,
-        r"HfHubHTTPError|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries exceeded with url|NameResolutionError|Temporary failure in name resolution|ReadTimeoutError|requests\.exceptions\.\w+|urllib3\.exceptions\.\w+|huggingface_hub\.\S*Error|GatedRepoError|RepositoryNotFoundError",
+        r"HfHubHTTPError|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries exceeded with url|NameResolutionError|Temporary failure in name resolution|ReadTimeoutError|requests\.exceptions\.\w+|urllib3\.exceptions\.\w+|huggingface_hub\.\S*Error",
         "a download failed: compute nodes often have no way out; fetch it before the job, and set HF_HUB_OFFLINE=1",
-    ),
-    cause(
-        "too-many-files",
-        Site,
-        r"Too many open files|\[Errno 24\]|received 0 items of ancdata",
-        "the limit of open files is reached: ulimit -n, fewer workers, torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     cause(
         "no-threads",
@@ -519,11 +555,23 @@ pub const RULES: &[Rule] = &[
     ),
     // A program aborts itself for a reason that it has printed. Before `segfault`: the shell writes "core dumped" as well.
     exit("shell-aborted", r": line \d+: +\d+ Aborted\b"),
+    cause(
+        "bus-error",
+        Memory,
+        r"Bus error",
+        "/dev/shm is full, or a file that is mapped into memory was cut or could not be read",
+    ),
+    cause(
+        "python-home",
+        Site,
+        r"^Fatal Python error: (?:init_|Py_Initialize|initfsencoding|initsite)",
+        "Python finds the library of another installation: PYTHONHOME, PYTHONPATH, modules mixed with conda",
+    ),
     // The program ended by itself.
     cause(
         "segfault",
         Application,
-        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Bus error|Illegal instruction|Floating point exception|Caught signal \d+|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped",
+        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Illegal instruction|Floating point exception|Caught signal (?:4|6|7|8|11)\b|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped",
         "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions",
     ),
     cause(
@@ -539,6 +587,12 @@ pub const RULES: &[Rule] = &[
         "JAX_TRACEBACK_FILTERING=off shows the whole traceback",
     ),
     cause(
+        "triton-resources",
+        Application,
+        r"OutOfResources: out of resource",
+        "a Triton kernel needs more shared memory or registers than this GPU has: smaller blocks, fewer stages (num_stages), or a version of the kernel for this GPU",
+    ),
+    cause(
         "torch-compile",
         Application,
         r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*(?:Error|OutOfResources)|ptxas (?:fatal|error)",
@@ -547,7 +601,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "loss-not-finite",
         Application,
-        r"(?:loss|Loss|grad(?:ient)?(?: norm)?)\b.{0,60}\b(?:is|are|became|found|rejecting|contains?)\b.{0,20}\b(?:nan|NaN|inf|Inf|not finite)|FloatingPointError|found NaN in|Rank \d+, node \S+, device \d+, iteration \d+: Unexpected result nan|exceeded minimum loss scale|Current loss scale already at minimum",
+        r"(?:loss|Loss|grad(?:ient)?(?: norm)?)\b.{0,60}\b(?:is|are|became|found|rejecting|contains?)\b.{0,20}\b(?:nans?|NaNs?|infs?|Infs?|infinite|not finite)\b|FloatingPointError|found NaN in|Rank \d+, node \S+, device \d+, iteration \d+: Unexpected result nan|exceeded minimum loss scale|Current loss scale already at minimum",
         "loss or gradients are not finite: the learning rate, the data of the last steps, the precision",
     ),
     cause("assertion", Application, r"^AssertionError", ""),

@@ -25,10 +25,13 @@ fn a_missing_library_or_command_is_not_missing_data() {
             "import",
         ),
         ("slurmstepd: error: execve(): train: No such file or directory", "command-missing"),
-        ("/var/spool/slurmd/job48213/slurm_script: line 9: torchrun: command not found", "command-missing"),
+        (
+            "/var/spool/slurmd/job48213/slurm_script: line 9: torchrun: command not found",
+            "shell-command-missing",
+        ),
         (
             "/var/spool/slurmd/job48213/slurm_script: line 9: ./train: No such file or directory",
-            "command-missing",
+            "shell-command-missing",
         ),
         ("env: 'python3.12': No such file or directory", "command-missing"),
         (

@@ -65,7 +65,9 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
 pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let set = &facts.rules.hang;
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
-    if let Some(stall) = last_stall(facts, end) {
+    let told: Vec<_> = facts.reporting_last().collect();
+    let saving = told.iter().any(|(_, rank)| rank.in_checkpoint);
+    if let Some(stall) = last_stall(facts, end).filter(|_| !saving) {
         return Some(stall);
     }
     if let Some(Guarded { hang, .. }) = guarded(facts) {
@@ -74,7 +76,6 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     if let Some(gone) = gone(facts) {
         return Some((gone.time, gone.seconds));
     }
-    let told: Vec<_> = facts.reporting_last().collect();
     // Without the program's report, the last submitted operation of any rank marks the start of the standstill.
     let last = told.iter().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen))).max();
     let last_op = || newest_launch(facts.communicators_last().map(|(_, one)| one));
@@ -83,7 +84,6 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let step_s = median(told.iter().filter_map(|(unit, _)| unit.step_s()).collect())
         .unwrap_or(set.assumed_step.seconds());
     let seconds = float(end.saturating_sub(since)) / 1000.0;
-    let saving = told.iter().any(|(_, rank)| rank.in_checkpoint);
     let least = (set.standstill_steps.get() * step_s).max(set.standstill.seconds());
     (seconds >= least && !saving).then_some((since, seconds))
 }

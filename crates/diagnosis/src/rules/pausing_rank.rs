@@ -8,6 +8,7 @@ use railgate_node_report::plain::{float, span};
 
 use super::{cpu_contention, saving};
 use crate::facts::Facts;
+use crate::host_time::{Pauses, used};
 use crate::phases;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -20,7 +21,7 @@ pause no rank enqueues one for at least 0.4 s and twice as long as usual. The ra
 wait for. It must be the same rank in most pauses; ranks that pause in turn are reported together, with medium confidence. Pauses of all nodes
 are compared. Nothing is timed, so waits are seen that NCCL's few timed calls miss.",
     why: "all other ranks wait meanwhile, and their GPUs look busy.",
-    look_alikes: "evaluation, saving, input and logging on one rank; of ranks that pause in turn, Python's garbage collection as well. Only the program
+    look_alikes: "evaluation, saving, input and logging on one rank; of ranks that pause in turn also late input and Python's garbage collection. Only the program
 knows which it is. Pauses in which no rank is behind (all ranks evaluate) are not reported. The rank is not known where ranks exchange messages
 (pipelines, experts), with CUDA graphs, and with NCCL 2.27. A delay in every step does not count as a pause; `sleeping-rank` reports it.",
     fix: "find out what that process does during the pauses (evaluation, saving, input, logging), then divide that work among the ranks, \
@@ -42,8 +43,8 @@ thresholds! {
 /// Ranks that are named of those that pause in turn.
 const MOST_NAMED: usize = 3;
 
-const IN_TURN_FIX: &str = "let all ranks pause at the same step (garbage collection: gc.disable(), and gc.collect() every so many steps; evaluation, logging), or \
-    find out what each process does then";
+const IN_TURN_FIX: &str = "find out what each process does in its pauses. Input that comes late: read ahead, or keep the data on local disks. Garbage collection, evaluation and \
+    logging: at the same step on all ranks (gc.disable(), and gc.collect() every so many steps)";
 
 /// Pauses of the rank that the others wait for.
 pub(super) struct Pausing<'a> {
@@ -94,19 +95,26 @@ fn pausing_of<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>
     let set = &facts.rules.pausing_rank;
     let time = judged_s(facts).filter(|time| *time > 0.0)?;
     let lost_s: f64 = all.values().map(|behind| behind.lost_s).sum();
-    let (who, most) = all.iter().max_by(|a, b| a.1.lost_s.total_cmp(&b.1.lost_s))?;
-    let [Member { node, hash, rank }] = who[..] else { return None };
+    // A rank is in several communicators, and has others in the next program of a script.
+    let mut by_name: BTreeMap<Vec<String>, (&str, Behind<'a>)> = BTreeMap::new();
+    for (who, behind) in all {
+        let names = who.iter().map(|Member { node, hash, rank }| name(facts, node, hash, *rank)).collect();
+        let node = who.first().map_or("", |member| member.node);
+        by_name.entry(names).or_insert((node, Behind::default())).1.add(behind);
+    }
+    let (who, (node, most)) = by_name.into_iter().max_by(|a, b| a.1.1.lost_s.total_cmp(&b.1.1.lost_s))?;
+    let [part] = &who[..] else { return None };
     let enough = float(most.count) >= set.least.get()
         && most.lost_s >= set.lost_percent.share() * time
         && most.lost_s >= set.same_percent.share() * lost_s;
     enough.then(|| Pausing {
-        part: name(facts, node, hash, rank),
+        part: part.clone(),
         costs: (most.lost_s / time).min(1.0),
         words: words(most.count, most.lost_s, time),
         same: most.lost_s / lost_s,
         count: most.count,
         lost_s: most.lost_s,
-        longest: most.longest.clone(),
+        longest: most.longest,
         node,
     })
 }
@@ -115,20 +123,27 @@ fn words(count: u64, lost_s: f64, time: f64) -> String {
     format!("{count} times, {} each, {} of {}", span(lost_s / float(count)), span(lost_s), span(time))
 }
 
-/// Pauses of different ranks, one at a time: all ranks wait for each of them.
+/// Pauses of different ranks of one communicator, one at a time: all of its ranks wait for each of them.
 fn in_turn<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -> Option<Found> {
     let set = &facts.rules.pausing_rank;
-    let time = judged_s(facts).filter(|time| *time > 0.0)?;
-    let single =
-        all.iter().filter_map(|(who, behind)| Some((*who.first().filter(|_| who.len() == 1)?, behind)));
-    let mut ranks: Vec<(Member<'a>, &Behind<'a>)> =
-        single.filter(|(_, behind)| float(behind.count) >= set.least.get()).collect();
-    let lost_s: f64 = ranks.iter().map(|(_, behind)| behind.lost_s).sum();
+    let time = judged_s(facts).filter(|time| *time > 0.0 && facts.ranks_depend)?;
+    let mut of: BTreeMap<&str, Vec<(Member<'a>, &Behind<'a>)>> = BTreeMap::new();
+    for (who, behind) in all {
+        if let [member] = who[..]
+            && float(behind.count) >= set.least.get()
+        {
+            of.entry(member.hash).or_default().push((member, behind));
+        }
+    }
+    let lost =
+        |ranks: &[(Member<'a>, &Behind<'a>)]| ranks.iter().map(|(_, behind)| behind.lost_s).sum::<f64>();
+    let mut ranks = of.into_values().max_by(|one, other| lost(one).total_cmp(&lost(other)))?;
+    let lost_s = lost(&ranks);
     let count: u64 = ranks.iter().map(|(_, behind)| behind.count).sum();
     let of_all: f64 = all.values().map(|behind| behind.lost_s).sum();
     let enough = lost_s >= set.in_turn_percent.share() * time && lost_s >= set.same_percent.share() * of_all;
     let costs = (lost_s / time).min(1.0);
-    if ranks.len() < 2 || !enough || explained(facts, costs, None) {
+    if ranks.len() < 2 || !enough || pause_together(facts, time, costs) || explained(facts, costs, None) {
         return None;
     }
     ranks.sort_by(|(_, one), (_, other)| other.lost_s.total_cmp(&one.lost_s));
@@ -150,6 +165,11 @@ fn in_turn<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -
         fix: Some(IN_TURN_FIX),
         ..Found::new("medium", String::new(), what)
     })
+}
+
+/// Whether every GPU pauses for longer than this share of the time: ranks that pause together end at slightly different moments.
+fn pause_together(facts: &Facts<'_>, time: f64, costs: f64) -> bool {
+    used(facts).all(|unit| Pauses::of(unit, time).is_some_and(|pauses| pauses.share >= costs))
 }
 
 /// Seconds of the training, else of the allocation. Pauses are seen at all times of the training, so it is all of its phases and
@@ -191,6 +211,12 @@ impl<'a> Behind<'a> {
             behind.complete(who, facts);
         }
         of
+    }
+
+    fn add(&mut self, other: &Behind<'a>) {
+        self.count += other.count;
+        self.lost_s += other.lost_s;
+        self.longest.extend(&other.longest);
     }
 
     /// A node keeps only its longest pauses, and sums of all.
@@ -304,6 +330,10 @@ impl Pausing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use railgate_model::Reading;
+    use railgate_node_report::comm::Communicator;
+    use railgate_node_report::usage::Spread;
+
     use super::*;
     use crate::facts::Outcome;
     use crate::simulator::{Plant, parts_with};
@@ -403,6 +433,43 @@ mod tests {
         let mut nodes = parts_with(&[Plant::Pauses]);
         for pause in pauses(&mut nodes).flat_map(|pauses| &mut pauses.longest) {
             (pause.fewest, pause.behind) = (pause.most, vec![]);
+        }
+        assert_eq!(found(&nodes), vec![]);
+    }
+
+    #[test]
+    fn a_rank_is_one_in_all_of_its_communicators() {
+        let mut nodes = parts_with(&[Plant::Pauses]);
+        let alone = found(&nodes);
+        for node in &mut nodes {
+            let comm = node.communication.as_mut().unwrap();
+            let more: Vec<_> = comm.communicators.clone();
+            comm.communicators
+                .extend(more.into_iter().map(|one| Communicator { hash: "other".to_owned(), ..one }));
+        }
+        for pauses in pauses(&mut nodes) {
+            pauses.sums.clear();
+            pauses.longest.iter_mut().step_by(2).for_each(|pause| pause.communicator = "other".to_owned());
+        }
+        let told = found(&nodes);
+        assert_eq!((told.len(), &told[0].part), (1, &alone[0].part), "{told:?}");
+        assert!(told[0].what.contains("pauses while the others wait: 20 times, "), "{told:?}");
+    }
+
+    #[test]
+    fn ranks_that_pause_together_do_not_pause_in_turn() {
+        let mut nodes = parts_with(&[Plant::Pauses]);
+        for pauses in pauses(&mut nodes) {
+            pauses.sums.clear();
+            for (rank, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
+            {
+                pause.behind = vec![rank % 2];
+            }
+        }
+        assert_eq!(found(&nodes).len(), 1);
+        for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
+            let flat = |mean| Reading::Known(Spread { mean, min: mean, max: mean, over_s: 100.0 });
+            (gpu.counters.paused_percent, gpu.counters.pauses_per_minute) = (flat(20.0), flat(6.0));
         }
         assert_eq!(found(&nodes), vec![]);
     }

@@ -1,4 +1,4 @@
-use super::{sleeping_rank, slow_clock};
+use super::{cpu_contention, pausing_rank, saving, sleeping_rank, slow_clock};
 use crate::facts::{Facts, Unit, mean_of, median, median_of_others, sorted};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -13,7 +13,8 @@ nothing: the others wait for a rank in NCCL (its profiler plugin; the limits are
 work, activity times clock, than the median of theirs: medium confidence.",
     why: "ranks with less work wait in every step for those with more.",
     look_alikes: "an intended division of labour, as in a pipeline or with parameter servers: if more than a quarter of the ranks
-differ, none is reported. Without reports, layers that are divided unevenly look like more samples. Sequences of varying length even out
+differ, none is reported. Without reports, layers that are divided unevenly look like more samples, and so does a
+rank that also evaluates on its GPU, unless its pauses are known (`pausing-rank`). Sequences of varying length even out
 over many steps. Several programs in one job, as in a sweep, do not wait for each other and are not judged.",
     fix: "give every rank the same number of tokens or samples per step; a program without samples: the same share of layers or data",
     thresholds: Settings::KEYS,
@@ -73,28 +74,36 @@ fn by_reports(facts: &Facts<'_>) -> Vec<Found> {
 
 /// Ranks of a program that reports nothing: the others wait for such a rank in NCCL, and its GPU does more work in the same time.
 fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
-    let more = 1.0 + facts.rules.uneven_work.more_percent.share();
+    /// A rank with more than this many times the work of the others has another role.
+    const OTHER_ROLE: f64 = 3.0;
+    let times = 1.0 + facts.rules.uneven_work.more_percent.share()..=OTHER_ROLE;
     let works = sorted(facts.units.iter().filter_map(tensor_work).collect());
     let late = sleeping_rank::waits(facts);
     if late.len() * 4 > facts.units.len().max(4) {
         return Vec::new();
     }
+    let ranks = railgate_node_report::plain::float(u64::try_from(facts.units.len()).unwrap_or(1));
+    // Of two ranks, `waits` has the mean of the one that waits and the one that does not.
+    let of_mean = if facts.units.len() == 2 { 2.0 } else { 1.0 };
+    let known = [cpu_contention::find, saving::find, pausing_rank::find].map(|rule| rule(facts)).concat();
     let of = |(part, waits): (String, f64)| {
         let unit = facts.units.iter().find(|unit| unit.name() == part)?;
         let own = tensor_work(unit)?;
         let typical = median_of_others(&works, own).filter(|typical| *typical > 0.0)?;
-        let times = own / typical;
-        if times < more {
+        let more = own / typical;
+        // It may evaluate now and then, or its work may be of another kind.
+        let idle = (of_mean * waits).min(1.0 - 1.0 / more);
+        let costs = idle * (ranks - 1.0) / ranks;
+        let explained = known.iter().any(|one| one.costs.is_none_or(|known| known >= 0.5 * costs));
+        if !times.contains(&more) || explained {
             return None;
         }
-        let ranks = railgate_node_report::plain::float(u64::try_from(facts.units.len()).unwrap_or(1));
-        let idle = waits.min(1.0 - 1.0 / times);
         let what = format!(
             "the other ranks wait for {part} {:.0} % of the time, and its GPU does {:.0} % more tensor work than theirs: it has more work in each step",
-            100.0 * waits,
-            100.0 * (times - 1.0)
+            100.0 * idle,
+            100.0 * (more - 1.0)
         );
-        Some(Found { costs: Some(idle * (ranks - 1.0) / ranks), ..Found::new("medium", part, what) })
+        Some(Found { costs: Some(costs), ..Found::new("medium", part, what) })
     };
     late.into_iter().filter_map(of).collect()
 }

@@ -1,0 +1,164 @@
+//! Texts whose advice was false, as two critical readings of the table showed: each has the row that is right for it.
+
+use railgate_joblog::{Kind, Log, first_error};
+
+fn first(text: &str, ranks: u32) -> Option<(&'static str, Kind, String)> {
+    let found = first_error(&[Log { bytes: text.as_bytes(), rank: None, cut: false }], ranks);
+    found.first.map(|first| (first.rule.id, first.rule.kind, first.text))
+}
+
+#[test]
+fn each_text_has_the_advice_that_helps() {
+    for (text, id) in [
+        ("FileExistsError: [Errno 17] File exists: 'outputs/checkpoints'", "file-exists"),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:783] . PytorchStreamWriter failed writing file data/5: file write failed",
+            "checkpoint-write",
+        ),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 64 vs 0",
+            "checkpoint-write",
+        ),
+        (
+            "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+            "checkpoint-corrupt",
+        ),
+        ("_pickle.UnpicklingError: invalid load key, 'v'.", "checkpoint-pointer"),
+        ("_pickle.UnpicklingError: invalid load key, '\\x00'.", "checkpoint-corrupt"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "cuda-device-number"),
+        ("RuntimeError: CUDA error: invalid device function", "cuda-kernel-image"),
+        ("RuntimeError: No CUDA GPUs are available", "cuda-none"),
+        ("RuntimeError: CUDA error: no CUDA-capable device is detected", "cuda-none"),
+        (
+            "../aten/src/ATen/native/cuda/TensorCompare.cu:110: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion \
+             `probability tensor contains either `inf`, `nan` or element < 0` failed.",
+            "cuda-assert-values",
+        ),
+        (
+            "../aten/src/ATen/native/cuda/Indexing.cu:1239: indexSelectSmallIndex: block: [1,0,0], thread: [0,0,0] Assertion \
+             `srcIndex < srcSelectDimSize` failed.",
+            "cuda-assert",
+        ),
+        (
+            "RuntimeError: unable to open shared memory object </torch_29919_1396182366> in read-write mode: Too many open files (24)",
+            "too-many-files",
+        ),
+        ("RuntimeError: unable to write to file </torch_12_345_0>: No space left on device (28)", "nccl-shm"),
+        (
+            "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/data/models/x'.",
+            "hub-name",
+        ),
+        ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "hub-name"),
+        (
+            "requests.exceptions.ConnectionError: HTTPConnectionPool(host='localhost', port=8000): Max retries exceeded with url: \
+             /v1/completions",
+            "local-server",
+        ),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "node-name"),
+        (
+            "/var/spool/slurmd/job1/slurm_script: line 5: cd: /scratch/u/run: No such file or directory",
+            "shell-command",
+        ),
+        (
+            "/var/spool/slurmd/job1/slurm_script: line 5: cmake3: No such file or directory",
+            "shell-command-missing",
+        ),
+        (
+            "/var/spool/slurmd/job1/slurm_script: line 5: nvidia-smi: command not found",
+            "shell-command-missing",
+        ),
+        ("/usr/bin/env: 'python': No such file or directory", "command-missing"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
+            "command-missing",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/shard-1.tar'", "file-missing"),
+        ("OSError: [Errno 8] Exec format error: './run.sh'", "script-format"),
+        ("run.sh: line 3: $'\\r': command not found", "script-format"),
+        ("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes", "cuda-oom"),
+        ("Fatal Python error: Bus error", "bus-error"),
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+            "shm-bus-error",
+        ),
+        (
+            "pyarrow.lib.ArrowInvalid: Column 1 named input_ids expected length 1000 but got length 512",
+            "data-columns",
+        ),
+        (
+            "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string.",
+            "data-format",
+        ),
+        (
+            "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 163840, Hardware limit: 101376.",
+            "triton-resources",
+        ),
+        ("OSError: [Errno 30] Read-only file system: '/opt/conda/lib/x'", "read-only"),
+        ("OSError: [Errno 12] Cannot allocate memory", "host-oom"),
+        (
+            "[gn1:1:0:1] ib_md.c:319 UCX  ERROR ibv_reg_mr(address=0x1) failed: Cannot allocate memory : Please set max locked memory (ulimit -l) to 'unlimited'",
+            "nccl-ib-setup",
+        ),
+        (
+            "Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding",
+            "python-home",
+        ),
+        ("Failed to initialize NVML: Driver/library version mismatch", "cuda-driver-mismatch"),
+        (
+            "ImportError: cannot import name 'Trainer' from partially initialized module 'trainer' (most likely due to a circular import)",
+            "circular-import",
+        ),
+        ("gn02: Permission denied (publickey,gssapi-keyex,gssapi-with-mic).", "ssh"),
+        ("grep: conf.txt: No such file or directory", "shell-command"),
+        ("zmq.error.Again: Resource temporarily unavailable", "zmq"),
+    ] {
+        assert_eq!(first(text, 1).map(|first| first.0), Some(id), "{text}");
+    }
+}
+
+#[test]
+fn lines_of_a_program_that_works_are_no_error() {
+    for text in [
+        "Corrupt JPEG data: 2 extraneous bytes before marker 0xd9",
+        "libibverbs: Warning: couldn't load driver 'libmlx4-rdmav34.so': libmlx4-rdmav34.so: cannot open shared object file: No such file or directory",
+        "E0000 00:00:1700000000.000000 1 cuda_executor.cc:1228] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
+        "[2024-01-01 10:00:00,000][data.cache][WARNING] - cache not read: [Errno 2] No such file or directory: 'x'",
+        "Loss function is InfoNCE",
+        "Caught signal 15, saving checkpoint",
+        "Caught signal 10 (SIGUSR1): checkpoint and requeue",
+    ] {
+        assert_eq!(first(text, 1), None, "{text}");
+    }
+    assert_eq!(first("loss is nan at step 12", 1).map(|first| first.0), Some("loss-not-finite"));
+    assert_eq!(
+        first("Caught signal 11 (Segmentation fault: address not mapped)", 1).map(|first| first.0),
+        Some("segfault")
+    );
+}
+
+/// A script goes on after a command that does not exist.
+#[test]
+fn an_error_of_the_program_is_named_before_a_missing_command() {
+    let script = "/var/spool/slurmd/job1/slurm_script: line 5: nvidia-smi: command not found\n";
+    let traceback = "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in <module>\n    table[key]\nKeyError: 'word'\n";
+    let (id, _, text) = first(&format!("{script}{traceback}"), 1).unwrap();
+    assert_eq!((id, text.as_str()), ("exception", "KeyError: 'word'"));
+    // If it was the program itself, it is all there is, before what srun reports of it.
+    let exit = "srun: error: gn1: task 0: Exited with exit code 127\n";
+    let (id, kind, _) = first(&format!("{script}{exit}"), 1).unwrap();
+    assert_eq!((id, kind), ("shell-command-missing", Kind::Exit));
+}
+
+/// A launcher starts the program again, which ends with the same error each time; each start also logs an error that it handles.
+#[test]
+fn the_error_of_each_start_is_no_handled_one() {
+    let traceback = |what: &str| {
+        format!(
+            "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\n{what}\n"
+        )
+    };
+    let start = traceback("ConnectionError: no server")
+        + &traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.");
+    let (id, ..) = first(&start.repeat(4), 1).unwrap();
+    assert_eq!(id, "cuda-oom");
+}
