@@ -8,7 +8,7 @@ use railgate_node_report::plain::{float, span};
 
 use super::{cpu_contention, saving};
 use crate::facts::Facts;
-use crate::host_time::{Pauses, used};
+use crate::host_time::{Pauses, in_phases, used};
 use crate::phases;
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
@@ -50,7 +50,7 @@ const IN_TURN_FIX: &str = "find out what each process does in its pauses. Input 
 pub(super) struct Pausing<'a> {
     /// [`Unit::name`](crate::facts::Unit::name) of that rank.
     pub(super) part: String,
-    /// Share of the time that is judged, 0 to 1.
+    /// Share of the time that is judged; above 1 if the rests are longer than the training.
     pub(super) costs: f64,
     /// How often and how long, in words.
     words: String,
@@ -96,21 +96,31 @@ fn pausing_of<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>
     let time = judged_s(facts).filter(|time| *time > 0.0)?;
     let lost_s: f64 = all.values().map(|behind| behind.lost_s).sum();
     // A rank is in several communicators, and has others in the next program of a script.
-    let mut by_name: BTreeMap<Vec<String>, (&str, Behind<'a>)> = BTreeMap::new();
+    let mut by_name: BTreeMap<String, (&str, Behind<'a>)> = BTreeMap::new();
+    let mut together_s: f64 = 0.0;
     for (who, behind) in all {
-        let names = who.iter().map(|Member { node, hash, rank }| name(facts, node, hash, *rank)).collect();
-        let node = who.first().map_or("", |member| member.node);
-        by_name.entry(names).or_insert((node, Behind::default())).1.add(behind);
+        match who[..] {
+            [Member { node, hash, rank }] => {
+                by_name
+                    .entry(name(facts, node, hash, rank))
+                    .or_insert((node, Behind::default()))
+                    .1
+                    .add(behind);
+            }
+            _ => together_s = together_s.max(behind.lost_s),
+        }
     }
-    let (who, (node, most)) = by_name.into_iter().max_by(|a, b| a.1.1.lost_s.total_cmp(&b.1.1.lost_s))?;
-    let [part] = &who[..] else { return None };
+    let (part, (node, most)) = by_name.into_iter().max_by(|a, b| a.1.1.lost_s.total_cmp(&b.1.1.lost_s))?;
+    if most.lost_s < together_s {
+        return None;
+    }
     let enough = float(most.count) >= set.least.get()
         && most.lost_s >= set.lost_percent.share() * time
         && most.lost_s >= set.same_percent.share() * lost_s;
     enough.then(|| Pausing {
-        part: part.clone(),
-        costs: (most.lost_s / time).min(1.0),
-        words: words(most.count, most.lost_s, time),
+        part,
+        costs: most.lost_s / time,
+        words: words(most.count, most.lost_s, with_rests_s(facts, time)),
         same: most.lost_s / lost_s,
         count: most.count,
         lost_s: most.lost_s,
@@ -142,7 +152,7 @@ fn in_turn<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -
     let count: u64 = ranks.iter().map(|(_, behind)| behind.count).sum();
     let of_all: f64 = all.values().map(|behind| behind.lost_s).sum();
     let enough = lost_s >= set.in_turn_percent.share() * time && lost_s >= set.same_percent.share() * of_all;
-    let costs = (lost_s / time).min(1.0);
+    let costs = lost_s / time;
     if ranks.len() < 2 || !enough || pause_together(facts, time, costs) || explained(facts, costs, None) {
         return None;
     }
@@ -155,7 +165,7 @@ fn in_turn<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -
     let what = format!(
         "{} ranks pause in turn, and the others wait for each: {} ({}{more})",
         ranks.len(),
-        words(count, lost_s, time),
+        words(count, lost_s, with_rests_s(facts, time)),
         most.join(", ")
     );
     let since = ranks.iter().flat_map(|(_, behind)| behind.longest.iter().map(|pause| pause.start)).min();
@@ -178,6 +188,12 @@ fn judged_s(facts: &Facts<'_>) -> Option<f64> {
     let allocated = || Some(float(facts.end?.saturating_sub(facts.start()?)) / 1000.0);
     let of_phases = |sampled_s: f64| sampled_s.max(phases::trained_s(&phases::times(facts.nodes)));
     facts.training_s().map(of_phases).or_else(allocated)
+}
+
+/// The training, of which this is the length, with the rests in it that fill whole samples: they hold pauses as well.
+fn with_rests_s(facts: &Facts<'_>, trained_s: f64) -> f64 {
+    let rests = [PhaseKind::Evaluating, PhaseKind::Stalled, PhaseKind::Saving, PhaseKind::Idle];
+    trained_s + rests.into_iter().map(|kind| in_phases(facts, kind).0).sum::<f64>()
 }
 
 /// A rank of a communicator.
