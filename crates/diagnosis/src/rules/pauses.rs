@@ -17,7 +17,7 @@ and a loader that is a little too slow leave shorter gaps.",
     look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
 and requests that come rarely all look the same from outside, and so does a server that polls for them. A copy off the GPUs at the same
 time is named by `saving`, waiting for disks by `input-bound`; as much off the GPUs as onto them goes with work on the host. GPUs that one
-process drives may work in turn, so that none of them pauses for the others (`host-bound`).",
+process drives may work in turn, so that none of them pauses for the others (`host-bound`); those of several processes may, too.",
     fix: "report checkpoints and input with railgate.checkpoint() and railgate.waiting(); move evaluation off the loop or make it rarer",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
@@ -35,6 +35,10 @@ thresholds! {
 /// For a job whose processes sleep.
 pub(super) const ASLEEP_FIX: &str = "requests or a person: share the GPU (MPS, MIG), or end the job between uses; input or storage: read ahead, or keep the data on \
     local disks; railgate.waiting() in the loop shows how long it waits for input";
+
+/// For GPUs of which one may wait while another one works.
+const TURN_FIX: &str = "GPUs that work in turn: let the two parts overlap, or run both on each GPU; requests or a person: share the GPUs (MPS, MIG); input or storage: \
+    read ahead, or keep the data on local disks";
 
 /// For a job that copies as much off its GPUs as onto them.
 const HOST_FIX: &str = "keep gradients and optimizer states on the GPUs (NCCL instead of Gloo), or copy less and while kernels run; railgate.step() in \
@@ -85,8 +89,14 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut fix = None;
     let meanwhile = match (of(HostTime::asleep), of(HostTime::computes)) {
         (Some(asleep), Some(computes)) if asleep > 2.0 * computes => {
-            fix = Some(ASLEEP_FIX);
-            "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person".to_owned()
+            let waits = "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person";
+            if may_work_in_turn(facts) {
+                fix = Some(TURN_FIX);
+                format!("{waits}, or work in turn for each other, as training and generation")
+            } else {
+                fix = Some(ASLEEP_FIX);
+                waits.to_owned()
+            }
         }
         (Some(asleep), Some(computes)) if computes > 2.0 * asleep && idle_s <= 0.5 * paused_s => match saving::copies_both_ways(facts) {
             Some((off, onto)) => {
@@ -111,6 +121,14 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut found = Found::new("medium", String::new(), what);
     (found.costs, found.fix) = (Some(paused_s / seconds), fix);
     vec![found]
+}
+
+/// Whether all GPUs together are busy for no longer than the time.
+fn may_work_in_turn(facts: &Facts<'_>) -> bool {
+    /// One may begin before the other one has ended.
+    const OVERLAP: f64 = 1.1;
+    let shares: Vec<f64> = used(facts).filter_map(|unit| Some(busy(unit.gpu?).known()? / 100.0)).collect();
+    shares.len() > 1 && shares.iter().sum::<f64>() <= OVERLAP
 }
 
 /// Whether these pauses are the smaller part of what `host-bound` would name as a whole.

@@ -35,6 +35,25 @@ fn gpus_that_one_process_drives_may_work_in_turn() {
     assert_eq!(words("pauses", &together).len(), 1);
 }
 
+/// Training on one GPU, and a server on another one that generates text for it.
+#[test]
+fn gpus_of_two_processes_may_work_in_turn() {
+    let asleep = |percent: f64| {
+        let mut nodes = with_host(0.1, 0.0, 0.0, true);
+        for gpu in &mut training(&mut nodes).gpus {
+            gpu.counters.graphics_percent = Reading::Known(percent);
+        }
+        words("pauses", &nodes).concat()
+    };
+    assert!(
+        asleep(54.0).ends_with("or a person, or work in turn for each other, as training and generation"),
+        "{}",
+        asleep(54.0)
+    );
+    assert!(asleep(57.0).ends_with("requests, input, storage or a person"), "{}", asleep(57.0));
+    assert!(asleep(54.0).starts_with("each GPU runs no kernel for "), "{}", asleep(54.0));
+}
+
 /// The processes' CPU time is that of the training, and rests that fill whole samples are no part of it.
 #[test]
 fn what_processes_do_in_long_rests_is_not_known() {
