@@ -106,14 +106,19 @@ pub(super) fn of_all<'f, 'a>(facts: &'f Facts<'a>) -> Option<Vec<(&'f Unit<'a>, 
 pub(super) fn one_process_in_turn(facts: &Facts<'_>) -> Option<usize> {
     /// More than the larger one of two processes of the same work uses.
     const NEARLY_ALL: f64 = 0.75;
-    /// One GPU may begin before the other one has ended.
-    const IN_TURN: f64 = 1.1;
     let [usage] = facts.usages[..] else { return None };
     let cores = usage.host.cpu_cores.known()?.mean;
     let all = of_all(facts)?;
     let has_all = all.iter().all(|(_, host)| host.cpu >= NEARLY_ALL * cores);
-    let busy: f64 = all.iter().map(|(_, host)| 1.0 - host.idle).sum();
-    (all.len() > 1 && cores > 0.0 && has_all && busy <= IN_TURN).then_some(all.len())
+    (cores > 0.0 && has_all && may_work_in_turn(facts)).then_some(all.len())
+}
+
+/// Whether all of several GPUs together are busy for no longer than the time; `false` if that is unknown of one.
+pub(super) fn may_work_in_turn(facts: &Facts<'_>) -> bool {
+    /// One GPU may begin before the other one has ended.
+    const IN_TURN: f64 = 1.1;
+    let Some(all) = of_all(facts).filter(|all| all.len() > 1) else { return false };
+    all.iter().map(|(_, host)| 1.0 - host.idle).sum::<f64>() <= IN_TURN
 }
 
 /// CPU cores per used GPU that processes of the job use which use no GPU: data loaders, compilers. Median over the nodes.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::{Event, Read, shown};
 use crate::rule::Kind;
-use crate::rules::SHELL_COMMAND;
+use crate::rules::{SHELL_COMMAND, SHELL_COMMAND_MISSING};
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
 
@@ -144,16 +144,22 @@ fn without_aborts(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     candidates.into_iter().filter(|(log, event)| !(is_abort(event) && in_another(log))).collect()
 }
 
-/// Without commands of the script that failed, if there is anything else: most scripts go on after them.
+/// Without commands of the script that failed or do not exist, if there is anything else: most scripts continue after them. A script that
+/// ended with a missing command has exit code 127.
 fn without_commands(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
-    let is_command = |event: &Event| event.rule.id == SHELL_COMMAND;
+    const MISSING: [&str; 2] = ["exit code 127", "exitcode: 127"];
+    let is_missing =
+        candidates.iter().any(|(_, event)| MISSING.iter().any(|words| event.text.contains(words)));
+    let is_command = |event: &Event| {
+        event.rule.id == SHELL_COMMAND || event.rule.id == SHELL_COMMAND_MISSING && !is_missing
+    };
     if candidates.iter().all(|(_, event)| is_command(event)) {
         return candidates;
     }
     candidates.into_iter().filter(|(_, event)| !is_command(event)).collect()
 }
 
-/// The errors that were printed at least so often, if another one was printed as well.
+/// The exceptions that were printed at least so often, if another error was printed as well. One kernel prints a line for each of its threads.
 fn caught_often<'e>(events: &[&'e Event], often: usize) -> BTreeSet<(String, Option<&'e Place>)> {
     let mut counts: BTreeMap<_, usize> = BTreeMap::new();
     // A port's or a GPU's error may be printed often before it takes effect.
@@ -161,11 +167,16 @@ fn caught_often<'e>(events: &[&'e Event], often: usize) -> BTreeSet<(String, Opt
     for event in events.iter().filter(is_cause) {
         *counts.entry((likeness(&event.text), event.place.as_ref())).or_default() += 1;
     }
+    if counts.values().all(|count| *count >= often) {
+        return BTreeSet::new();
+    }
     // What a launcher started again and again ends each time with the same error.
     if let Some(last) = events.iter().rev().find(|event| is_cause(event)) {
         counts.remove(&(likeness(&last.text), last.place.as_ref()));
     }
-    counts.into_iter().filter(|(_, count)| *count >= often).map(|(error, _)| error).collect()
+    let is_caught =
+        |((_, place), count): &((String, Option<&'e Place>), usize)| place.is_some() && *count >= often;
+    counts.into_iter().filter(is_caught).map(|(error, _)| error).collect()
 }
 
 /// The rank that a launcher names first among ended ones.

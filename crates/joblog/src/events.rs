@@ -53,8 +53,8 @@ struct Stream {
     group: Option<usize>,
     /// The last line said that Python ignores the exception that follows.
     ignores: bool,
-    /// An error of NCCL whose own message is the next line.
-    quotes: Option<usize>,
+    /// An error of NCCL whose own message is the line with this number.
+    quotes: Option<(usize, usize)>,
     last: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
@@ -285,7 +285,12 @@ impl Reader {
             self.push(at, rule, &text, place, line, begun);
             return;
         }
-        let rule = rules::of(&text).filter(|rule| rule.kind != Kind::Detail).unwrap_or(rules::EXCEPTION);
+        // A message of a program may read like a shell's.
+        let is_of_shell =
+            |rule: &Rule| [rules::SHELL_COMMAND, rules::SHELL_COMMAND_MISSING].contains(&rule.id);
+        let rule = rules::of(&text)
+            .filter(|rule| rule.kind != Kind::Detail && !is_of_shell(rule))
+            .unwrap_or(rules::EXCEPTION);
         let Some(stream) = self.streams.get_mut(at) else { return };
         let (chained, nested) = (stream.chained.take(), stream.nested.take());
         if let Some(event) = nested.and_then(|nested| self.events.get_mut(nested)) {
@@ -377,16 +382,17 @@ impl Reader {
             let event = self.events.get(*last);
             event.is_some_and(|event| event.rule.id == GENERAL && event.ordinary == stream.ordinary)
         });
-        let quoting = stream.quotes.take();
+        let quoting = stream.quotes.take().filter(|(_, line)| *line == self.lines).map(|(event, _)| event);
         if text == "Last error:" {
-            stream.quotes = last;
+            stream.quotes = last.map(|last| (last, self.lines + 1));
             return true;
         }
-        let Some(rule) = rules::of(text) else { return false };
+        // NCCL may have no message; the next line is another one then.
+        let Some(rule) = rules::of(text).filter(|rule| rule.id != rules::IGNORED) else { return false };
         if let Some(event) = quoting.and_then(|quoting| self.events.get_mut(quoting)) {
             if rule.kind == Kind::Cause {
-                let exception = event.text.split_once(": ").map_or("", |(name, _)| name);
-                event.text = format!("{exception}: {text}");
+                let exception = event.text.split_once(": ").filter(|(name, _)| !name.contains(' '));
+                event.text = exception.map_or_else(|| text.to_owned(), |(name, _)| format!("{name}: {text}"));
             }
             if matches!(rule.kind, Kind::Cause | Kind::Consequence) {
                 event.rule = rule;

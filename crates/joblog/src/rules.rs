@@ -30,7 +30,7 @@ const fn detail(id: &'static str, pattern: &'static str) -> Rule {
 
 use Class::{Application, Data, Memory, Network, Node, Site, Storage};
 
-const MISSING: &str = "the command does not exist on this node: PATH, module load, the image";
+const MISSING: &str = "the command does not exist on this node: PATH, module load, the image; if the line names a path, the script runs, reads or writes a file that is missing";
 
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
@@ -279,7 +279,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "nccl-ib-setup",
         Network,
-        r"NCCL WARN (?:NET/IB|Call to ibv_\w+ failed|ibv_\w+ failed)|Call to ibv_\w+ failed|UCX +ERROR +ibv_reg_mr|max locked memory",
+        r"NCCL WARN (?:NET/IB|Call to ibv_\w+ failed|ibv_\w+ failed)|Call to ibv_\w+ failed|UCX +ERROR +ibv_reg_mr|max locked memory \(ulimit",
         "an InfiniBand or RoCE call failed: RLIMIT_MEMLOCK, GID index, or a port that is down",
     ),
     cause(
@@ -411,7 +411,7 @@ pub const RULES: &[Rule] = &[
         "circular-import",
         Application,
         r"partially initialized module",
-        "a circular import, or a script that has the name of a module",
+        "a circular import, a script that has the name of a module, or a broken or mixed installation of that module",
     ),
     // Before missing files: their texts end with "No such file or directory", too.
     cause(
@@ -429,21 +429,37 @@ pub const RULES: &[Rule] = &[
     cause(
         "script-format",
         Application,
-        r"Exec format error|\$'\\r': command not found|\\r.{1,3}: No such file",
+        r"Exec format error|\$'\\r': command not found|\\r.{1,3}: No such file|\^M: bad interpreter",
         "the script or program cannot run here: built for another processor, with line ends of Windows (dos2unix), or without a line #!",
+    ),
+    cause(
+        "not-executable",
+        Application,
+        r"execve\(\): .*: Permission denied",
+        "the file may not be executed: chmod +x, or a file system that is mounted noexec",
     ),
     cause(
         "command-missing",
         Application,
-        r"execve\(\): .*: No such file|error: execve|^(?:/usr/bin/)?env: .*: No such file or directory$|cannot execute(?: binary file)?: |FileNotFoundError: .*'(?:\S*/)?(?:nvcc|ninja|gcc|g\+\+|ffmpeg|git|nvidia-smi)'$",
+        r"execve\(\): .*: No such file|^(?:/usr/bin/)?env: .*: No such file or directory$|cannot execute(?: binary file)?: |FileNotFoundError: .*'(?:\S*/)?(?:nvcc|ninja|gcc|g\+\+|ffmpeg|git|nvidia-smi)'$",
         MISSING,
     ),
+    // Most scripts go on after such a command: named only if there is no cause. Behind the file systems' own errors. A configuration
+    // or a metric is printed as `head: mlp`, `cat: 0.93`.
+    Rule {
+        class: Data,
+        advice: "a command of the script failed, and the script may have gone on: check the path, and whether the file system is mounted there",
+        ..exit(
+            SHELL_COMMAND,
+            r"(?:^(?:/\S*/)?(?:ls|rm|cp|mv|cat|mkdir|ln|tail|head|touch|du|stat|tar|rsync|find|chmod|grep|sed|awk|wc|sort|unzip)|: line \d+: (?:cd|pushd)): .*: (?:No such file or directory|Permission denied)",
+        )
+    },
     // Most scripts go on after such a line, too.
     Rule {
         advice: MISSING,
         ..exit(
-            "shell-command-missing",
-            r"command not found|: not found$|: line \d+: (?:[^c]|c[^d]|cd[^:]).*: No such file or directory$",
+            SHELL_COMMAND_MISSING,
+            r": line \d+: \S+: command not found$|^\S*sh: (?:line )?(?:\d+: )?\S+: (?:command )?not found$|^/\S+: \d+: \S+: not found$|: line \d+: .*: No such file or directory$",
         )
     },
     // What the container and Slurm say of themselves: before missing files, too.
@@ -459,16 +475,6 @@ pub const RULES: &[Rule] = &[
         r"(?:srun|slurmstepd): error: .*(?:Unable to|[Tt]ask launch|[Pp]rolog |container_\w+(?::| failed)|Couldn't|Failed to|[Ii]nvalid|Job credential|Communication connection failure|Zero Bytes were transmitted|Socket timed out|Requested node configuration)|srun: fatal",
         "Slurm could not run the step: the line names the reason",
     ),
-    // Most scripts go on after such a command: named only if there is no cause. Behind the file systems' own errors. A configuration
-    // or a metric is printed as `head: mlp`, `cat: 0.93`.
-    Rule {
-        class: Data,
-        advice: "a command of the script failed, and the script may have gone on: check the path, and whether the file system is mounted there",
-        ..exit(
-            SHELL_COMMAND,
-            r"(?:^(?:/\S*/)?(?:ls|rm|cp|mv|cat|mkdir|ln|tail|head|touch|du|stat|tar|rsync|find|chmod|grep|sed|awk|wc|sort|unzip)|: line \d+: (?:cd|pushd)): .*: (?:No such file or directory|Permission denied)",
-        )
-    },
     cause(
         "file-exists",
         Application,
@@ -485,7 +491,7 @@ pub const RULES: &[Rule] = &[
         "ssh",
         Site,
         r"Permission denied \((?:publickey|password|gssapi|keyboard)",
-        "ssh between the nodes is not allowed: start the processes with srun",
+        "ssh refused the login: between nodes start the processes with srun; git, rsync or scp need a key on the compute node",
     ),
     cause(
         "permission",
@@ -496,7 +502,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "data-columns",
         Application,
-        r"ArrowInvalid: (?:Column \d+ named|Could not convert|offset overflow)",
+        r"ArrowInvalid: (?:Column \d+ named|Could not convert)",
         "the columns that a function of the program returned do not fit together",
     ),
     cause(
@@ -508,7 +514,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "hub-name",
         Application,
-        r"HFValidationError|GatedRepoError|RepositoryNotFoundError|\b40[134] Client Error",
+        r"HFValidationError|GatedRepoError|RepositoryNotFoundError|huggingface_hub\S*: 40[134] Client Error|40[134] Client Error: .* for url: https://huggingface\.co",
         "the name on the Hub is wrong (a local path that does not exist is taken for one), or access is not granted: HF_TOKEN in the job, the model's licence",
     ),
     cause(
@@ -521,7 +527,7 @@ pub const RULES: &[Rule] = &[
         "node-name",
         Site,
         r"^socket\.gaierror|^ssh: Could not resolve",
-        "the name of a node cannot be resolved: MASTER_ADDR, the node's DNS",
+        "a name cannot be resolved: MASTER_ADDR, the node's DNS; compute nodes often cannot resolve names outside the cluster",
     ),
     cause(
         "dataset-download",
@@ -564,7 +570,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "python-home",
         Site,
-        r"^Fatal Python error: (?:init_|Py_Initialize|initfsencoding|initsite)",
+        r"^Fatal Python error: (?:init_fs_encoding|init_import_site|init_importlib|Py_Initialize|initfsencoding|initsite)",
         "Python finds the library of another installation: PYTHONHOME, PYTHONPATH, modules mixed with conda",
     ),
     // The program ended by itself.
@@ -611,8 +617,9 @@ pub const RULES: &[Rule] = &[
     ),
 ];
 
-/// The row of a command of the script that failed.
+/// The rows of a command of the script that failed, and of one that does not exist.
 pub(crate) const SHELL_COMMAND: &str = "shell-command";
+pub(crate) const SHELL_COMMAND_MISSING: &str = "shell-command-missing";
 
 /// The row of what goes wrong when a process ends, and of exceptions that Python ignores.
 pub(crate) const IGNORED: &str = "atexit";

@@ -1,4 +1,4 @@
-//! Texts whose advice was false, as two critical readings of the table showed: each has the row that is right for it.
+//! Texts whose advice was false, as a critical reading of the table showed, and some beside them: each has the row that is right for it.
 
 use railgate_joblog::{Kind, Log, first_error};
 
@@ -108,6 +108,16 @@ fn each_text_has_the_advice_that_helps() {
             "ImportError: cannot import name 'Trainer' from partially initialized module 'trainer' (most likely due to a circular import)",
             "circular-import",
         ),
+        ("slurmstepd: error: execve(): /home/a/run.sh: Permission denied", "not-executable"),
+        (
+            "run.sh: /var/spool/slurmd/job1/slurm_script: line 9: ./run.sh: /bin/bash^M: bad interpreter: No such file or directory",
+            "script-format",
+        ),
+        ("slurm_script: line 5: pushd: /scratch/u: No such file or directory", "shell-command"),
+        (
+            "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://minio.local/data",
+            "dataset-download",
+        ),
         ("gn02: Permission denied (publickey,gssapi-keyex,gssapi-with-mic).", "ssh"),
         ("grep: conf.txt: No such file or directory", "shell-command"),
         ("zmq.error.Again: Resource temporarily unavailable", "zmq"),
@@ -129,6 +139,7 @@ fn lines_of_a_program_that_works_are_no_error() {
     ] {
         assert_eq!(first(text, 1), None, "{text}");
     }
+    assert_eq!(first("max locked memory           (kbytes, -l) unlimited", 1), None);
     assert_eq!(first("loss is nan at step 12", 1).map(|first| first.0), Some("loss-not-finite"));
     assert_eq!(
         first("Caught signal 11 (Segmentation fault: address not mapped)", 1).map(|first| first.0),
@@ -144,21 +155,56 @@ fn an_error_of_the_program_is_named_before_a_missing_command() {
     let (id, _, text) = first(&format!("{script}{traceback}"), 1).unwrap();
     assert_eq!((id, text.as_str()), ("exception", "KeyError: 'word'"));
     // If it was the program itself, it is all there is, before what srun reports of it.
-    let exit = "srun: error: gn1: task 0: Exited with exit code 127\n";
-    let (id, kind, _) = first(&format!("{script}{exit}"), 1).unwrap();
+    let exit = |how: &str| format!("srun: error: gn1: task 0: {how}\n");
+    let (id, kind, _) = first(&format!("{script}{}", exit("Exited with exit code 127")), 1).unwrap();
     assert_eq!((id, kind), ("shell-command-missing", Kind::Exit));
+    for how in ["Segmentation fault (core dumped)", "Exited with exit code 1", "Out Of Memory"] {
+        let (id, ..) = first(&format!("{script}{}", exit(how)), 1).unwrap();
+        assert_eq!(id, "srun-task", "{how}");
+    }
+    // The program's own message.
+    for text in ["ValueError: dataset 'wikitext': not found", "RuntimeError: key model.layers.0: not found"] {
+        let traceback = format!(
+            "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\n{text}\n"
+        );
+        assert_eq!(
+            first(&traceback, 1).map(|first| (first.0, first.1)),
+            Some(("exception", Kind::Cause)),
+            "{text}"
+        );
+    }
 }
 
-/// A launcher starts the program again, which ends with the same error each time; each start also logs an error that it handles.
+/// Each thread of a kernel prints a line, and Python the exception that follows.
 #[test]
-fn the_error_of_each_start_is_no_handled_one() {
-    let traceback = |what: &str| {
-        format!(
-            "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\n{what}\n"
-        )
-    };
-    let start = traceback("ConnectionError: no server")
-        + &traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.");
-    let (id, ..) = first(&start.repeat(4), 1).unwrap();
-    assert_eq!(id, "cuda-oom");
+fn lines_of_many_threads_are_one_error() {
+    let line = "TensorCompare.cu:110: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `probability tensor contains either `inf`, `nan` or element < 0` failed.\n";
+    let python = "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\nRuntimeError: CUDA error: device-side assert triggered\n";
+    for ranks in [1, 8] {
+        let (id, ..) = first(&format!("{}{python}", line.repeat(40)), ranks).unwrap();
+        assert_eq!(id, "cuda-assert-values", "{ranks} ranks");
+    }
+}
+
+/// NCCL has no message of its own: the line behind is another one.
+#[test]
+fn only_the_next_line_is_the_message_of_nccl() {
+    let error = "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\ntorch.distributed.DistBackendError: NCCL error in: \
+                 NCCLUtils.cpp:93, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n\
+                 ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\n";
+    let of = |after: &str| first(&format!("{error}{after}\n"), 1).map(|first| (first.0, first.2)).unwrap();
+    for after in [
+        "[rank0]:[W1123 16:42:10.408271257 ProcessGroupNCCL.cpp:1505] Warning: WARNING: destroy_process_group() was not called",
+        "\nError while creating shared memory segment /dev/shm/nccl-5 (size 9637888)",
+        "",
+    ] {
+        let (id, text) = of(after);
+        assert_eq!((id, text.contains("unhandled system error")), ("nccl-error", true), "{after}: {text}");
+    }
+    let (id, text) = of("Error while creating shared memory segment /dev/shm/nccl-5 (size 9637888)");
+    assert_eq!(id, "nccl-shm");
+    assert_eq!(
+        text,
+        "torch.distributed.DistBackendError: Error while creating shared memory segment /dev/shm/nccl-5 (size 9637888)"
+    );
 }

@@ -20,7 +20,7 @@ stopped, asleep or blocked while the GPUs of the others waited. Otherwise
 NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
 waited for. Samples of the GPUs show it earlier: until the end kernels run without a pause on few SMs, with no tensor activity and
 almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. Only jobs that did not succeed are judged, and
-none while a rank saves a checkpoint.",
+none that stood still for less than `standstill` while a rank reported that it saves a checkpoint (except a rank that ended, or that the guard named).",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that ends early on purpose while others
 continue. While GPUs work, as GPM shows, a program that reports no step is taken to do something else: so does one whose kernel never ends,
@@ -67,7 +67,9 @@ pub(crate) fn stood_still(facts: &Facts<'_>) -> Option<(UnixMillis, f64)> {
     let end = facts.end.filter(|_| facts.outcome != Outcome::Good)?;
     let told: Vec<_> = facts.reporting_last().collect();
     let saving = told.iter().any(|(_, rank)| rank.in_checkpoint);
-    if let Some(stall) = last_stall(facts, end).filter(|_| !saving) {
+    if let Some(stall) =
+        last_stall(facts, end).filter(|(_, seconds)| !saving || *seconds >= set.standstill.seconds())
+    {
         return Some(stall);
     }
     if let Some(Guarded { hang, .. }) = guarded(facts) {

@@ -189,7 +189,7 @@ impl<'a> Means<'a> {
         let set = &facts.rules.launch_bound;
         let all = host_time::of_all(facts).filter(|_| self.can_be())?;
         let seconds = facts.training_s()?;
-        // The driver's record of pauses may be missing.
+        // Where the driver's record of pauses is missing.
         let late = pausing_rank::find(facts).iter().filter_map(|found| found.costs).fold(0.0, f64::max);
         let gaps = all.iter().map(|(unit, host)| {
             let gpu = unit.gpu?;
@@ -199,11 +199,13 @@ impl<'a> Means<'a> {
             let launches = sms <= set.sm_running_percent.share()
                 && copied <= 1e9 * set.copied_gb_s.get()
                 && (set.cores_percent.share()..=LAUNCHING).contains(&host.cpu);
-            // One or two are the edge of the training, as likely as not.
-            let pauses = host_time::Pauses::of(unit, seconds);
-            let several = pauses.filter(|pauses| pauses.count >= facts.rules.pauses.count.get());
-            let paused = several.map_or(0.0, |pauses| pauses.share);
-            launches.then(|| (host.computes() - paused.max(late)).max(0.0))
+            let paused = match host_time::Pauses::of(unit, seconds) {
+                Some(pauses) if pauses.count >= facts.rules.pauses.count.get() => pauses.share,
+                // One or two are the edge of the training, as likely as not.
+                Some(_) => 0.0,
+                None => late,
+            };
+            launches.then(|| (host.computes() - paused).max(0.0))
         });
         let gaps: Option<Vec<f64>> = gaps.collect();
         gaps?.into_iter().min_by(f64::total_cmp).filter(|gap| *gap >= set.gap_percent.share())

@@ -2,18 +2,18 @@ use railgate_node_report::phases::PhaseKind;
 
 use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
 use crate::facts::{Facts, busy, median};
-use crate::host_time::{HostTime, Pauses, in_phases, one_process_in_turn, used};
+use crate::host_time::{HostTime, Pauses, in_phases, may_work_in_turn, one_process_in_turn, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "pauses",
-    about: "all GPUs pause together, again and again",
+    about: "every GPU pauses, again and again",
     class: Class::Application,
     evidence: "the driver's record of each GPU's utilisation in windows of 0.2 s: times of 0.4 s or longer without any kernel while the job
 trained, on every GPU that it uses; and longer times in which no GPU worked. Their mean length must exceed what gaps around short
 steps look like. The CPU time of the GPUs' processes shows whether they computed or slept meanwhile. Kernels that are launched late
 and a loader that is a little too slow leave shorter gaps.",
-    why: "no GPU works in these times, and a mean over the whole job hides them.",
+    why: "a GPU does nothing in these times, and a mean over the whole job hides them.",
     look_alikes: "evaluation on the CPU, checkpoints of a program that does not report them, garbage collection, input that comes in bursts
 and requests that come rarely all look the same from outside, and so does a server that polls for them. A copy off the GPUs at the same
 time is named by `saving`, waiting for disks by `input-bound`; as much off the GPUs as onto them goes with work on the host. GPUs that one
@@ -121,14 +121,6 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut found = Found::new("medium", String::new(), what);
     (found.costs, found.fix) = (Some(paused_s / seconds), fix);
     vec![found]
-}
-
-/// Whether all GPUs together are busy for no longer than the time.
-fn may_work_in_turn(facts: &Facts<'_>) -> bool {
-    /// One may begin before the other one has ended.
-    const OVERLAP: f64 = 1.1;
-    let shares: Vec<f64> = used(facts).filter_map(|unit| Some(busy(unit.gpu?).known()? / 100.0)).collect();
-    shares.len() > 1 && shares.iter().sum::<f64>() <= OVERLAP
 }
 
 /// Whether these pauses are the smaller part of what `host-bound` would name as a whole.

@@ -37,7 +37,7 @@ thresholds! {
     least: Number(3.0), 1.0 to 1000000.0, "pauses", "the same rank is behind in at least this many pauses";
     lost_percent: Number(2.0), 0.1 to 100.0, "%", "these pauses take at least this share of the time in which the job trained";
     same_percent: Number(70.0), 50.0 to 100.0, "%", "and at least this share of the time of all pauses in which ranks are behind";
-    in_turn_percent: Number(5.0), 0.1 to 100.0, "%", "pauses of different ranks, each with as many as that, take at least this share of the training";
+    in_turn_percent: Number(5.0), 0.1 to 100.0, "%", "ranks that pause in turn, each with at least `least` pauses, lose together at least this share of the time in which the job trained";
 }
 
 /// Ranks that are named of those that pause in turn.
@@ -158,7 +158,7 @@ fn in_turn<'a>(all: &BTreeMap<Vec<Member<'a>>, Behind<'a>>, facts: &Facts<'a>) -
     }
     ranks.sort_by(|(_, one), (_, other)| other.lost_s.total_cmp(&one.lost_s));
     let each = |(Member { node, hash, rank }, behind): &(Member<'a>, &Behind<'a>)| {
-        format!("{} {} times", name(facts, node, hash, *rank), behind.count)
+        format!("{}: {}", name(facts, node, hash, *rank), behind.count)
     };
     let most: Vec<String> = ranks.iter().take(MOST_NAMED).map(each).collect();
     let more = if ranks.len() > MOST_NAMED { ", …" } else { "" };
@@ -426,10 +426,7 @@ mod tests {
             "{told:?}"
         );
         assert_eq!((told.len(), told[0].part.as_str(), told[0].fix), (1, "", Some(IN_TURN_FIX)));
-        assert!(
-            told[0].what.contains("rank 1 10 times, ") && told[0].what.contains("rank 0 10 times)"),
-            "{told:?}"
-        );
+        assert!(told[0].what.contains("rank 1: 10, ") && told[0].what.contains("rank 0: 10)"), "{told:?}");
         // Each of ten ranks has two.
         for pauses in pauses(&mut nodes) {
             for (place, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())

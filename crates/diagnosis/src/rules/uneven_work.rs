@@ -33,8 +33,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     if !facts.ranks_depend {
         return Vec::new();
     }
-    let found = by_reports(facts);
-    if found.is_empty() { by_counters(facts) } else { found }
+    let reports = facts.reporting().any(|(unit, _)| Work::of(unit).is_some());
+    if reports { by_reports(facts) } else { by_counters(facts) }
 }
 
 fn by_reports(facts: &Facts<'_>) -> Vec<Found> {
@@ -77,7 +77,6 @@ fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
     /// A rank with more than this many times the work of the others has another role.
     const OTHER_ROLE: f64 = 3.0;
     let times = 1.0 + facts.rules.uneven_work.more_percent.share()..=OTHER_ROLE;
-    let works = sorted(facts.units.iter().filter_map(tensor_work).collect());
     let late = sleeping_rank::waits(facts);
     if late.len() * 4 > facts.units.len().max(4) {
         return Vec::new();
@@ -86,20 +85,25 @@ fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
     // Of two ranks, `waits` has the mean of the one that waits and the one that does not.
     let of_mean = if facts.units.len() == 2 { 2.0 } else { 1.0 };
     let known = [cpu_contention::find, saving::find, pausing_rank::find].map(|rule| rule(facts)).concat();
+    let asleep = sleeping_rank::find(facts);
     let of = |(part, waits): (String, f64)| {
         let unit = facts.units.iter().find(|unit| unit.name() == part)?;
         let own = tensor_work(unit)?;
-        let typical = median_of_others(&works, own).filter(|typical| *typical > 0.0)?;
+        let is_alike =
+            |other: &&Unit<'_>| other.gpu.zip(unit.gpu).is_some_and(|(one, other)| one.model == other.model);
+        let alike = sorted(facts.units.iter().filter(is_alike).filter_map(tensor_work).collect());
+        let typical = median_of_others(&alike, own).filter(|typical| *typical > 0.0)?;
         let more = own / typical;
         // It may evaluate now and then, or its work may be of another kind.
         let idle = (of_mean * waits).min(1.0 - 1.0 / more);
         let costs = idle * (ranks - 1.0) / ranks;
-        let explained = known.iter().any(|one| one.costs.is_none_or(|known| known >= 0.5 * costs));
+        let explained = known.iter().any(|one| one.costs.is_none_or(|known| known >= 0.5 * costs))
+            || asleep.iter().any(|one| one.part == part);
         if !times.contains(&more) || explained {
             return None;
         }
         let what = format!(
-            "the other ranks wait for {part} {:.0} % of the time, and its GPU does {:.0} % more tensor work than theirs: it has more work in each step",
+            "the other ranks wait for {part} at least {:.0} % of the time, and its GPU does {:.0} % more tensor work than theirs: it has more work in each step",
             100.0 * idle,
             100.0 * (more - 1.0)
         );
