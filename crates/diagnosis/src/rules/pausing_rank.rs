@@ -410,16 +410,21 @@ mod tests {
         assert_ne!(found(&lower)[0].part, one.part);
     }
 
-    #[test]
-    fn ranks_that_take_turns_are_named_together_and_pauses_of_all_are_no_finding() {
+    /// The 20 pauses are of so many ranks in turn.
+    fn in_turn_of(ranks: u32) -> Vec<NodeReport> {
         let mut nodes = parts_with(&[Plant::Pauses]);
         for pauses in pauses(&mut nodes) {
             pauses.sums.clear();
-            for (rank, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
-            {
-                pause.behind = vec![rank % 2];
+            for (at, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty()) {
+                pause.behind = vec![at % ranks];
             }
         }
+        nodes
+    }
+
+    #[test]
+    fn ranks_that_take_turns_are_named_together_and_pauses_of_all_are_no_finding() {
+        let nodes = in_turn_of(2);
         let told = found(&nodes);
         assert!(
             told[0].what.starts_with("2 ranks pause in turn, and the others wait for each: 20 times, "),
@@ -428,13 +433,7 @@ mod tests {
         assert_eq!((told.len(), told[0].part.as_str(), told[0].fix), (1, "", Some(IN_TURN_FIX)));
         assert!(told[0].what.contains("rank 1: 10, ") && told[0].what.contains("rank 0: 10)"), "{told:?}");
         // Each of ten ranks has two.
-        for pauses in pauses(&mut nodes) {
-            for (place, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
-            {
-                pause.behind = vec![place % 20 / 2];
-            }
-        }
-        assert_eq!(found(&nodes), vec![]);
+        assert_eq!(found(&in_turn_of(10)), vec![]);
         // A rank of each node is behind by the same.
         let mut nodes = parts_with(&[Plant::Pauses]);
         for pause in
@@ -471,14 +470,7 @@ mod tests {
 
     #[test]
     fn ranks_that_pause_together_do_not_pause_in_turn() {
-        let mut nodes = parts_with(&[Plant::Pauses]);
-        for pauses in pauses(&mut nodes) {
-            pauses.sums.clear();
-            for (rank, pause) in (0..).zip(&mut pauses.longest).filter(|(_, pause)| !pause.behind.is_empty())
-            {
-                pause.behind = vec![rank % 2];
-            }
-        }
+        let mut nodes = in_turn_of(2);
         assert_eq!(found(&nodes).len(), 1);
         for gpu in nodes.iter_mut().flat_map(|node| &mut node.usage.as_mut().unwrap().gpus) {
             let flat = |mean| Reading::Known(Spread { mean, min: mean, max: mean, over_s: 100.0 });

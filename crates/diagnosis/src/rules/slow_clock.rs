@@ -90,7 +90,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     found
 }
 
-type Figure = fn(&GpuUsage) -> Option<f64>;
+pub(super) type Figure = fn(&GpuUsage) -> Option<f64>;
 
 fn clock(gpu: &GpuUsage) -> Option<f64> {
     gpu.busy_clock_mhz.known().copied().or(mean_of(&gpu.counters.sm_clock_mhz).known().copied())
@@ -107,13 +107,13 @@ fn power(gpu: &GpuUsage) -> Option<f64> {
 }
 
 /// One figure of the job's GPUs by model, sorted once because a job can have thousands.
-struct Alike<'a> {
+pub(super) struct Alike<'a> {
     figure: Figure,
     by_model: BTreeMap<&'a str, Vec<f64>>,
 }
 
 impl<'a> Alike<'a> {
-    fn new(facts: &Facts<'a>, figure: Figure) -> Self {
+    pub(super) fn new(facts: &Facts<'a>, figure: Figure) -> Self {
         let mut by_model: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for gpu in facts.units.iter().filter_map(|unit| unit.gpu) {
             by_model.entry(gpu.model.as_str()).or_default().extend(figure(gpu));
@@ -123,7 +123,7 @@ impl<'a> Alike<'a> {
     }
 
     /// The GPU's own value and the median of the others.
-    fn beside_others(&self, gpu: &GpuUsage) -> Option<(f64, f64)> {
+    pub(super) fn beside_others(&self, gpu: &GpuUsage) -> Option<(f64, f64)> {
         let own = (self.figure)(gpu)?;
         Some((own, median_of_others(self.by_model.get(gpu.model.as_str())?, own)?))
     }

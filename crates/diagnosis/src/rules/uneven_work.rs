@@ -1,5 +1,8 @@
+use std::collections::BTreeMap;
+
+use super::slow_clock::Alike;
 use super::{cpu_contention, pausing_rank, saving, sleeping_rank, slow_clock};
-use crate::facts::{Facts, Unit, mean_of, median, median_of_others, sorted};
+use crate::facts::{Facts, Unit, mean_of, median};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -78,7 +81,7 @@ fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
     const OTHER_ROLE: f64 = 3.0;
     let times = 1.0 + facts.rules.uneven_work.more_percent.share()..=OTHER_ROLE;
     let late = sleeping_rank::waits(facts);
-    if late.len() * 4 > facts.units.len().max(4) {
+    if late.is_empty() || late.len() * 4 > facts.units.len().max(4) {
         return Vec::new();
     }
     let ranks = railgate_node_report::plain::float(u64::try_from(facts.units.len()).unwrap_or(1));
@@ -86,13 +89,12 @@ fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
     let of_mean = if facts.units.len() == 2 { 2.0 } else { 1.0 };
     let known = [cpu_contention::find, saving::find, pausing_rank::find].map(|rule| rule(facts)).concat();
     let asleep = sleeping_rank::find(facts);
+    // Activity times clock. A job can have thousands of units: each is named once.
+    let works = Alike::new(facts, slow_clock::work);
+    let units: BTreeMap<String, &Unit<'_>> = facts.units.iter().map(|unit| (unit.name(), unit)).collect();
     let of = |(part, waits): (String, f64)| {
-        let unit = facts.units.iter().find(|unit| unit.name() == part)?;
-        let own = tensor_work(unit)?;
-        let is_alike =
-            |other: &&Unit<'_>| other.gpu.zip(unit.gpu).is_some_and(|(one, other)| one.model == other.model);
-        let alike = sorted(facts.units.iter().filter(is_alike).filter_map(tensor_work).collect());
-        let typical = median_of_others(&alike, own).filter(|typical| *typical > 0.0)?;
+        let unit = units.get(&part)?;
+        let (own, typical) = works.beside_others(unit.gpu?).filter(|(_, typical)| *typical > 0.0)?;
         let more = own / typical;
         // It may evaluate now and then, or its work may be of another kind.
         let idle = (of_mean * waits).min(1.0 - 1.0 / more);
@@ -110,11 +112,6 @@ fn by_counters(facts: &Facts<'_>) -> Vec<Found> {
         Some(Found { costs: Some(costs), ..Found::new("medium", part, what) })
     };
     late.into_iter().filter_map(of).collect()
-}
-
-/// Work of a GPU's tensor pipes in a second, as activity times clock.
-fn tensor_work(unit: &Unit<'_>) -> Option<f64> {
-    slow_clock::work(unit.gpu?)
 }
 
 /// What a rank does in each step.
