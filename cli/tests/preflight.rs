@@ -12,6 +12,10 @@ echo '# nccl-tests version 2.17.9 nccl-headers=22809 nccl-library=22809'
 rank=0
 for node in gn1 gn2 gn3 gn4; do
     [ "$NCCL" = alone ] && rank=0
+    if [ "$NCCL $node" = 'cut gn2' ]; then
+        echo 'srun: error: gn3: task 2: Exited with exit code 3' >&2
+        exit 3
+    fi
     for device in 0 1; do
         echo "#  Rank  $rank Group  0 Pid 193812 on        $node device  $device [0000:61:00] NVIDIA H200"
         rank=$((rank + 1))
@@ -298,6 +302,15 @@ fn nccl_itself_is_compared_and_accuses_no_node() {
     let why = "/all_reduce_perf: gn3: Test NCCL failure common.cu:1005 'unhandled system error";
     assert!(
         lines.starts_with("UNKNOWN  /") && lines.contains(why) && lines.ends_with("(this names no node)"),
+        "{lines}"
+    );
+    assert_eq!((lines.lines().count(), code), (1, Some(3)));
+    // A task fails before rank 0 has listed all ranks.
+    let (lines, code) = nccl("", &[], "cut");
+    assert!(
+        lines.ends_with(
+            "/all_reduce_perf: srun: error: gn3: task 2: Exited with exit code 3 (this names no node)"
+        ),
         "{lines}"
     );
     assert_eq!((lines.lines().count(), code), (1, Some(3)));

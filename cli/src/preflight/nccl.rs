@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use railgate_node_report::comm::Reference;
-use railgate_preflight::{AllReduce, Outcome};
+use railgate_preflight::{AllReduce, Outcome, Partial};
 use serde::Serialize;
 
 use super::results::{Net, Results};
@@ -151,8 +151,10 @@ fn result(
     // It fails after wrong values as well, and these are its result.
     let size = printed.sizes.iter().find(|size| ended.is_none() || size.wrong.is_some_and(|wrong| wrong > 0));
     let nodes = results.nodes.len();
-    match (printed.is_partial(nodes), size) {
-        (Some(why), _) => Nccl::NotRun { why: format!("{}: {why}", program.display()) },
+    match (printed.partial(nodes, ended.is_some()), size) {
+        (Some(Partial::Alone), _) => {
+            Nccl::NotRun { why: format!("{}: {}", program.display(), Partial::Alone) }
+        }
         (None, Some(size)) => Nccl::Measured(Measured {
             compared: compared(results, references, printed.ranks, size.bytes),
             program,
@@ -162,7 +164,7 @@ fn result(
             busbw_gb_s: size.busbw_gb_s,
             wrong: size.wrong,
         }),
-        (None, None) => {
+        (Some(Partial::Cut), _) | (None, None) => {
             let own = text.lines().find(|line| line.contains("failure")).map(|line| line.trim().to_owned());
             let why = own.or(ended).unwrap_or_else(|| "it printed no result".to_owned());
             Nccl::Failed { program, why }
@@ -305,6 +307,10 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect::<String>();
         assert!(matches!(of(&alone, None, &[], Net::Tcp), Nccl::NotRun { .. }));
+        // A task of another node failed before rank 0 had listed all ranks.
+        let error = "srun: error: gn2: task 1: Exited with exit code 3";
+        let Nccl::Failed { why, .. } = of(&alone, Some(error), &[], Net::Tcp) else { panic!() };
+        assert_eq!(why, error);
     }
 
     #[test]

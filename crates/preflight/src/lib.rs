@@ -41,7 +41,7 @@ mod types;
 mod verdict;
 
 pub use judge::{Judged, Judgement, Usual};
-pub use nccl_tests::{AllReduce, SizeResult};
+pub use nccl_tests::{AllReduce, Partial, SizeResult};
 pub use rounds::Plan;
 pub use sentence::rate;
 pub use types::{

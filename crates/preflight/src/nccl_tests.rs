@@ -1,6 +1,7 @@
 //! What `all_reduce_perf` of nccl-tests prints, in each release from 2.0 to 2.19.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// The result of `all_reduce_perf`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +27,15 @@ pub struct SizeResult {
     pub busbw_gb_s: f64,
     /// Values that were wrong, out of place and in place together; `None`: they were not compared.
     pub wrong: Option<u64>,
+}
+
+/// Why a result is not one of all nodes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partial {
+    /// Each task ran a test of its own.
+    Alone,
+    /// The program was ended before it had listed all ranks.
+    Cut,
 }
 
 /// Columns of a row.
@@ -81,11 +91,28 @@ impl AllReduce {
         found
     }
 
-    /// Returns why the result is not one of all these nodes together.
-    pub fn is_partial(&self, nodes: usize) -> Option<&'static str> {
-        (self.ranks > 0 && (self.repeated || self.hosts < nodes)).then_some(
-            "each task ran alone: it is not built for MPI, or needs another --mpi of srun (SLURM_MPI_TYPE)",
-        )
+    /// Returns why the result is not one of all these nodes together. `failed`: the program, or one of its tasks, ended with an error, and
+    /// ranks that are not listed do not show that the others ran alone.
+    pub fn partial(&self, nodes: usize, failed: bool) -> Option<Partial> {
+        if self.ranks == 0 {
+            return None;
+        }
+        match (self.repeated, self.hosts < nodes) {
+            (true, _) => Some(Partial::Alone),
+            (false, true) => Some(if failed { Partial::Cut } else { Partial::Alone }),
+            (false, false) => None,
+        }
+    }
+}
+
+impl fmt::Display for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Partial::Alone => {
+                "each task ran alone: it is not built for MPI, or needs another --mpi of srun (SLURM_MPI_TYPE)"
+            }
+            Partial::Cut => "it was ended before it had listed all ranks",
+        })
     }
 }
 

@@ -56,11 +56,12 @@ fn judge(build: &mut Build<'_>, results: &[Of<'_>]) {
             continue;
         };
         let printed = AllReduce::parse(&output.stdout);
-        if printed.sizes.is_empty() || output.exit != Some(0) {
+        let failed = output.exit != Some(0);
+        if printed.sizes.is_empty() || failed {
             unknown.insert(format!("{}: {}", of.unit.id, output.reason().unwrap_or("no result")));
         }
         // Such a bus bandwidth is that of one node.
-        if let Some(why) = printed.is_partial(of.result.nodes.len()) {
+        if let Some(why) = printed.partial(of.result.nodes.len(), failed) {
             unknown.insert(format!("{}: {why}", of.unit.id));
             continue;
         }

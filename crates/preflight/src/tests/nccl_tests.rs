@@ -1,6 +1,6 @@
 //! Output of several releases of nccl-tests, with the formats of their sources at the tags v2.10.0, v2.13.0, v2.13.10, v2.17.9 and v2.19.6.
 
-use crate::{AllReduce, SizeResult};
+use crate::{AllReduce, Partial, SizeResult};
 
 /// 2.10.0: no column `root`, and the largest error in the place of the wrong values.
 const OLD: &str = r"
@@ -85,7 +85,7 @@ fn each_release_is_read_by_its_own_heading() {
     const GIB: u64 = 1 << 30;
     let old = AllReduce::parse(OLD);
     assert_eq!(sizes(&old), [(GIB / 2, 223.00, Some(0)), (GIB, 224.61, Some(0))]);
-    assert_eq!((old.ranks, old.hosts, old.nccl.as_deref(), old.is_partial(2)), (4, 2, None, None));
+    assert_eq!((old.ranks, old.hosts, old.nccl.as_deref(), old.partial(2, false)), (4, 2, None, None));
     let counts = AllReduce::parse(COUNTS);
     assert_eq!((sizes(&counts), counts.hosts), (vec![(GIB, 48.58, Some(3))], 2));
     let versions = AllReduce::parse(VERSIONS);
@@ -117,11 +117,20 @@ fn what_was_not_compared_is_not_right() {
 fn tasks_that_ran_alone_are_no_result_of_all_nodes() {
     let alone = VERSIONS.repeat(2).replacen("gn1", "gn2", 2);
     let found = AllReduce::parse(&alone);
-    assert!(found.sizes.len() == 2 && found.is_partial(2).is_some(), "{found:?}");
-    assert!(AllReduce::parse(VERSIONS).is_partial(2).is_some());
-    assert!(AllReduce::parse(VERSIONS).is_partial(1).is_none());
+    assert!(found.sizes.len() == 2 && found.partial(2, true) == Some(Partial::Alone), "{found:?}");
+    assert_eq!(AllReduce::parse(VERSIONS).partial(2, false), Some(Partial::Alone));
+    assert_eq!(AllReduce::parse(VERSIONS).partial(1, false), None);
     // Rows alone do not show where they were measured.
-    assert_eq!(AllReduce::parse("8 2 float sum -1 1 1 1 0 1 1 1 0\n").is_partial(2), None);
+    assert_eq!(AllReduce::parse("8 2 float sum -1 1 1 1 0 1 1 1 0\n").partial(2, false), None);
+}
+
+/// srun ends all tasks if one fails: rank 0 may have listed a part of the ranks by then.
+#[test]
+fn a_list_that_was_cut_does_not_show_tasks_that_ran_alone() {
+    let cut =
+        AllReduce::parse("#  Rank  0 Group  0 Pid 1 on        gn1 device  0 [0000:18:00] NVIDIA H200\n");
+    assert_eq!(cut.partial(2, true), Some(Partial::Cut));
+    assert_eq!(AllReduce::parse("").partial(2, true), None);
 }
 
 #[test]
