@@ -20,7 +20,7 @@ const CARGO_DENY: &str = "0.20.2";
 const MDBOOK: &str = "0.4.52";
 
 /// Number of clusters that run at once. They are mostly waiting.
-const CLUSTERS: &str = "4";
+const CLUSTERS: &str = "6";
 
 /// Differences between Slurm releases (`docs/slurm-releases.md`) and the tests that cover them. A full run repeats these tests on
 /// the newest release; all cluster tests on two releases would take CI too long. `--slurm` runs all of them.
