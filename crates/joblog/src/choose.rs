@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::{Event, Read, shown};
-use crate::rule::Kind;
-use crate::rules::{SHELL_COMMAND, SHELL_COMMAND_MISSING};
+use crate::rule::{Class, Kind};
+use crate::rules::{
+    MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+};
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
 
@@ -30,7 +32,7 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
             failures.into_iter().map(move |event| (log, event))
         })
         .collect();
-    let candidates = without_commands(without_aborts(candidates));
+    let candidates = without_commands(without_weaker_evidence(without_aborts(candidates)));
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
@@ -142,6 +144,30 @@ fn without_aborts(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     };
     let in_another = |log: &usize| timed_out.iter().any(|other| other != log);
     candidates.into_iter().filter(|(log, event)| !(is_abort(event) && in_another(log))).collect()
+}
+
+/// Without errors that another one in the same log explains: those that the program says it did without, those after Slurm had ended the job,
+/// warnings of NCCL that no error of NCCL followed, and failures to reach a peer where Slurm lost a node. A module that does not exist
+/// is named only before a library or a command that is missing.
+fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
+    const LACKING: [&str; 4] = ["import", "command-missing", "cuda-libraries", "compiler"];
+    let causes = || candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Cause);
+    let lost_a_node = causes().any(|(_, event)| event.rule.id == NODE_FAILURE);
+    let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);
+    let is_explained = |log: usize, event: &Event| {
+        let later = || {
+            let same = causes().filter(move |(other, one)| *other == log && one.stream == event.stream);
+            same.filter(|(_, one)| one.line > event.line && !one.survived && one.rule.id != NCCL_WARN)
+        };
+        let ended = candidates.iter().filter(|(other, one)| *other == log && one.rule.id == SLURM_END);
+        let missing = || causes().any(|(_, one)| LACKING.contains(&one.rule.id) && one.line > event.line);
+        ended.map(|(_, end)| end.line).min().is_some_and(|end| end < event.line)
+            || event.rule.id == MODULE && later().next().is_some() && !missing()
+            || event.survived && later().next().is_some()
+            || event.rule.id == NCCL_WARN && !of_nccl && later().next().is_some()
+            || lost_a_node && event.rule.class == Class::Network
+    };
+    candidates.iter().copied().filter(|(log, event)| !is_explained(*log, event)).collect()
 }
 
 /// Without commands of the script that failed or do not exist, if there is anything else: most scripts continue after them. A script that

@@ -1,9 +1,12 @@
 //! Lines of a log made into events: an error each.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use regex::bytes::{Regex, RegexBuilder};
 
 use crate::line::{self, Line, Moment, Numbered};
-use crate::rule::{Kind, Rule};
+use crate::rule::{Class, Kind, Rule};
 use crate::rules;
 use crate::traceback::{self, Place, Step, Traceback};
 use crate::{Log, launcher, mask};
@@ -26,6 +29,8 @@ pub(crate) struct Event {
     pub(crate) ordinary: usize,
     /// How often its stream had reported a further step before it.
     pub(crate) steps: usize,
+    /// The line before it, or the one behind it, says that the program does without.
+    pub(crate) survived: bool,
 }
 
 /// A log that was read.
@@ -44,7 +49,7 @@ pub(crate) struct Read {
 struct Stream {
     open: Option<Open>,
     /// The event that a chained traceback continues.
-    chained: Option<usize>,
+    chained: Option<Chained>,
     /// An event that waits for the stack of Python's fault handler.
     crashed: Option<usize>,
     /// An event whose message continues with the traceback of a data loader's worker.
@@ -56,6 +61,12 @@ struct Stream {
     /// An error of NCCL whose own message is the line with this number.
     quotes: Option<(usize, usize)>,
     last: Option<usize>,
+    /// The last line that said that the program does without something.
+    survives: Option<usize>,
+    /// The last line of the last traceback.
+    closed: Option<usize>,
+    /// An exception whose message begins on the next line.
+    continues: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
     steps: usize,
@@ -131,6 +142,8 @@ struct Open {
     headers: usize,
     /// Python ignored the exception: raised in a destructor, or when the interpreter ends.
     is_ignored: bool,
+    /// False for a syntax error of the script itself, and where the header is lost.
+    has_header: bool,
 }
 
 /// The most events that are kept of a log: of 512 ranks each writes some.
@@ -175,10 +188,39 @@ struct Reader {
     lines: usize,
 }
 
-const CHAINED: [&str; 2] = [
-    "During handling of the above exception, another exception occurred",
-    "The above exception was the direct cause of the following exception",
-];
+/// An event that a chained traceback continues.
+#[derive(Clone, Copy, Debug)]
+struct Chained {
+    event: usize,
+    /// It was raised while the first exception was handled, and not from it.
+    meanwhile: bool,
+}
+
+const MEANWHILE: &str = "During handling of the above exception, another exception occurred";
+const FROM: &str = "The above exception was the direct cause of the following exception";
+
+impl Chained {
+    /// Whether the first of two exceptions is the cause, by their rows. `cleans_up`: the second one was raised by code that cleans up.
+    fn first_is_the_cause(self, first: &Rule, second: &Rule, cleans_up: bool) -> bool {
+        // What is raised from an ignored one is ignored with it.
+        if first.id == rules::IGNORED || first.kind < second.kind {
+            return true;
+        }
+        let resource = |rule: &Rule| matches!(rule.class, Class::Memory | Class::Storage | Class::Node);
+        let is_other = resource(first) && !resource(second);
+        self.meanwhile && first.kind == Kind::Cause && (cleans_up || is_other)
+    }
+}
+
+/// Words of a program that does without what failed.
+static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry| instead";
+    RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
+});
+
+fn says_it_survived(text: &str) -> bool {
+    SURVIVES.as_ref().is_some_and(|words| words.is_match(text.as_bytes()))
+}
 
 impl Reader {
     /// A line that is too short to be an error.
@@ -202,26 +244,35 @@ impl Reader {
             self.open(at, text);
             return;
         }
+        if self.continued(at, text) {
+            return;
+        }
         if let Some(mut open) = self.streams.get_mut(at).and_then(|stream| stream.open.take()) {
             match open.traceback.feed(text) {
                 Step::Inside => self.put_back(at, open),
                 Step::Last => self.close(at, open, line),
-                Step::Foreign if line.label.is_none() && open.traceback.is_young() => {
+                Step::Foreign if line.label.is_none() && open.has_header && open.traceback.is_young() => {
                     // A line of another process: the traceback may continue after it.
                     self.put_back(at, open);
                     self.single(at, line);
                 }
+                // Frames without an exception: a program printed its stack.
                 Step::Foreign => self.single(at, line),
             }
             return;
         }
-        if CHAINED.iter().any(|chained| text.contains(chained)) {
+        let meanwhile = text.contains(MEANWHILE);
+        if meanwhile || text.contains(FROM) {
             if let Some(stream) = self.streams.get_mut(at) {
-                stream.chained = stream.last;
+                stream.chained = stream.last.map(|event| Chained { event, meanwhile });
             }
             return;
         }
         if self.fault_handler(at, text) {
+            return;
+        }
+        if traceback::is_frame(text) {
+            self.open_without_header(at, text);
             return;
         }
         if traceback::is_remote(text) {
@@ -247,6 +298,21 @@ impl Reader {
         self.streams.len() - 1
     }
 
+    /// A line that says that the program does without something counts for a traceback that ends just before it, or begins just behind it.
+    fn survives(&mut self, at: usize, text: &str) {
+        let Some(stream) = self.streams.get_mut(at) else { return };
+        if !says_it_survived(text) {
+            return;
+        }
+        let behind = stream.last.filter(|_| stream.closed == Some(self.lines - 1));
+        if let Some(event) = behind.and_then(|last| self.events.get_mut(last)) {
+            event.survived = true;
+        } else if !text.ends_with("(ignored)") {
+            // `KeyError('index') (ignored)` is about itself.
+            stream.survives = Some(self.lines);
+        }
+    }
+
     fn put_back(&mut self, at: usize, open: Open) {
         if let Some(stream) = self.streams.get_mut(at) {
             stream.open = Some(open);
@@ -256,7 +322,8 @@ impl Reader {
     fn open(&mut self, at: usize, text: &str) {
         let Some(stream) = self.streams.get_mut(at) else { return };
         let is_ignored = std::mem::take(&mut stream.ignores);
-        let mut open = Open { traceback: Traceback::new(text), begun: self.lines, headers: 1, is_ignored };
+        let traceback = Traceback::new(text);
+        let mut open = Open { traceback, begun: self.lines, headers: 1, is_ignored, has_header: true };
         if text.contains("Original Traceback") {
             stream.nested = stream.last;
         } else if text.trim_start_matches(' ').starts_with("| ") && stream.group.is_some() {
@@ -271,15 +338,43 @@ impl Reader {
         stream.open = Some(open);
     }
 
+    /// A frame begins a traceback: that of a syntax error, or one whose header was not read.
+    fn open_without_header(&mut self, at: usize, text: &str) {
+        let mut traceback = Traceback::new("");
+        traceback.feed(text);
+        let open = Open { traceback, begun: self.lines, headers: 1, is_ignored: false, has_header: false };
+        self.put_back(at, open);
+    }
+
+    /// The message of an exception whose last line was `RuntimeError:`, or ended with `raised:`.
+    fn continued(&mut self, at: usize, text: &str) -> bool {
+        /// Empty lines may lie between.
+        const FAR: usize = 3;
+        let Some(stream) = self.streams.get_mut(at) else { return false };
+        let is_near = stream.closed.is_some_and(|closed| self.lines <= closed + FAR);
+        let continues = stream.continues.take().filter(|_| is_near);
+        let Some(event) = continues.and_then(|event| self.events.get_mut(event)) else { return false };
+        if text.contains(MEANWHILE) || text.contains(FROM) {
+            return false;
+        }
+        let message = text.trim_start();
+        event.text = format!("{} {message}", event.text);
+        if let Some(rule) = rules::of(message).filter(|rule| rule.kind == Kind::Cause) {
+            event.rule = rule;
+        }
+        true
+    }
+
     /// A traceback's last line has come.
     fn close(&mut self, at: usize, open: Open, line: &Line) {
         let text = line.text.trim_start_matches(['|', '+', ' ']).to_owned();
         let place = open.traceback.place.clone().filter(|_| !open.traceback.mixed);
-        let begun = open.begun;
+        let (begun, cleans_up) = (open.begun, open.traceback.cleans_up);
         if open.headers > 1 {
             let mut traceback = open.traceback;
             traceback.mixed = true;
-            self.put_back(at, Open { traceback, begun, headers: open.headers - 1, is_ignored: false });
+            let headers = open.headers - 1;
+            self.put_back(at, Open { traceback, begun, headers, is_ignored: false, has_header: true });
         }
         if let Some(rule) = rules::rule(rules::IGNORED).filter(|_| open.is_ignored) {
             self.push(at, rule, &text, place, line, begun);
@@ -293,6 +388,8 @@ impl Reader {
             .unwrap_or(rules::EXCEPTION);
         let Some(stream) = self.streams.get_mut(at) else { return };
         let (chained, nested) = (stream.chained.take(), stream.nested.take());
+        stream.closed = Some(self.lines);
+        let goes_on = rule.kind == Kind::Cause && text.ends_with(':');
         if let Some(event) = nested.and_then(|nested| self.events.get_mut(nested)) {
             // The worker's own error is more precise than the wrapper's.
             event.place = place.or(event.place.take());
@@ -300,16 +397,15 @@ impl Reader {
             event.rule = rule;
             return;
         }
-        if let Some(event) = chained.and_then(|chained| self.events.get_mut(chained)) {
-            let was = std::mem::replace(&mut event.text, text);
-            // If the last one only follows from something, the one that it was raised from is the cause. What is raised from an
-            // ignored one is ignored with it.
-            let is_ignored = event.rule.id == rules::IGNORED;
-            if is_ignored || event.rule.kind == Kind::Cause && rule.kind != Kind::Cause {
-                event.text = was;
+        if let Some(chained) = chained
+            && let Some(event) = self.events.get_mut(chained.event)
+        {
+            if chained.first_is_the_cause(event.rule, rule, cleans_up) {
                 // Where the first was raised outside the user's own code, the second one tells what the program did.
                 event.place = event.place.take().or(place);
             } else {
+                stream.continues = Some(chained.event).filter(|_| goes_on);
+                let was = std::mem::replace(&mut event.text, text);
                 event.from.get_or_insert(was);
                 event.rule = rule;
                 event.place = place.or(event.place.take());
@@ -317,6 +413,9 @@ impl Reader {
             return;
         }
         let event = self.push(at, rule, &text, place, line, begun);
+        if let Some(stream) = self.streams.get_mut(at) {
+            stream.continues = event.filter(|_| goes_on);
+        }
         let is_group = text.split(':').next().is_some_and(|name| name.ends_with("ExceptionGroup"));
         if let Some(stream) = self.streams.get_mut(at) {
             stream.group = event.filter(|_| is_group);
@@ -351,15 +450,19 @@ impl Reader {
         }
         if let Some(stream) = self.streams.get_mut(at) {
             // Python 3.14 writes "Exception ignored while calling deallocator".
-            stream.ignores =
-                ["in", "while"].iter().any(|how| text.contains(&format!("Exception ignored {how}")));
+            stream.ignores = text.contains("Exception ignored in")
+                || text.contains("Exception ignored while")
+                || text.contains("Error in atexit._run_exitfuncs");
         }
         match rules::of(text) {
-            Some(rule) if rule.kind == Kind::Detail => {}
+            Some(rule) if rule.kind == Kind::Detail => self.survives(at, text),
             Some(rule) => {
                 let begun = self.lines;
                 let rule = self.of_abort(at, rule);
                 let event = self.push(at, rule, text, None, line, begun);
+                if let Some(event) = event.and_then(|event| self.events.get_mut(event)) {
+                    event.survived |= says_it_survived(text);
+                }
                 if line.text.starts_with("Fatal Python error")
                     && let Some(stream) = self.streams.get_mut(at)
                 {
@@ -367,6 +470,7 @@ impl Reader {
                 }
             }
             None => {
+                self.survives(at, text);
                 if let Some(stream) = self.streams.get_mut(at) {
                     stream.ordinary(&line.text);
                 }
@@ -376,11 +480,14 @@ impl Reader {
 
     /// Lines below PyTorch's `NCCL error in: …`: the meaning of the code, `Last error:`, and NCCL's own message, which is more precise.
     fn of_nccl(&mut self, at: usize, text: &str) -> bool {
-        const GENERAL: &str = "nccl-error";
+        const GENERAL: &str = rules::NCCL_ERROR;
+        const REMOTE: &str = "nccl-remote";
         let Some(stream) = self.streams.get_mut(at) else { return false };
         let last = stream.last.filter(|last| {
             let event = self.events.get(*last);
-            event.is_some_and(|event| event.rule.id == GENERAL && event.ordinary == stream.ordinary)
+            event.is_some_and(|event| {
+                [GENERAL, REMOTE].contains(&event.rule.id) && event.ordinary == stream.ordinary
+            })
         });
         let quoting = stream.quotes.take().filter(|(_, line)| *line == self.lines).map(|(event, _)| event);
         if text == "Last error:" {
@@ -443,6 +550,7 @@ impl Reader {
             line: begun,
             ordinary: stream.ordinary,
             steps: stream.steps,
+            survived: stream.survives.is_some_and(|survives| survives + 1 == begun),
         });
         stream.last
     }

@@ -10,13 +10,15 @@ mod line;
 mod mask;
 mod rule;
 mod rules;
+mod table;
 mod traceback;
 
 use railgate_node_report::{LogError, LogFound};
 
 pub use mask::MASKED;
 pub use rule::{Class, Hardware, Kind, Rule};
-pub use rules::{EXCEPTION, RULES, rule};
+pub use rules::{EXCEPTION, rule};
+pub use table::RULES;
 pub use traceback::Place;
 
 /// A log, or the end of one.

@@ -42,8 +42,8 @@ pub enum Hardware {
     Node,
 }
 
-/// How a line stands to the failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a line stands to the failure, the cause first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It can be the first error.
     Cause,

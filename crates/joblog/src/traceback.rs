@@ -20,6 +20,8 @@ pub(crate) struct Traceback {
     pub(crate) place: Option<Place>,
     /// Another traceback began before this one ended: frames of several processes are mixed.
     pub(crate) mixed: bool,
+    /// A frame is in a function that cleans up, or in a line that calls one.
+    pub(crate) cleans_up: bool,
     /// Drawn in a box by `rich`.
     boxed: bool,
     lines: usize,
@@ -51,9 +53,22 @@ static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r"^(?:{dotted}|{single})(?:: .*|:)?$")).ok()
 });
 
+/// Code that runs after an error: in a `finally` block, at the end of a `with` block, in a handler.
+static CLEAN_UP: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let names =
+        r"_*a?exit_*|close|cleanup|clean_up|tear_?down|shutdown|finali[sz]e|rmtree|on_\w+_end|on_exception";
+    let calls = r"on_\w+_end|close|cleanup|clean_up|tear_?down|shutdown|finali[sz]e|rmtree|remove|unlink";
+    Regex::new(&format!(r"^[ |]*File .*, in (?:\w+\.)*(?:{names})$|^[ |]+(?:[\w.]+\.)?(?:{calls})\(")).ok()
+});
+
 /// Whether a line begins a traceback, also one inside a message (`Original Traceback`) or a group.
 pub(crate) fn begins(text: &str) -> bool {
     text.contains("Traceback (most recent call last)")
+}
+
+/// Whether a line is the first one of a frame.
+pub(crate) fn is_frame(text: &str) -> bool {
+    text.starts_with("  File \"") && FRAME.as_ref().is_some_and(|frame| frame.is_match(text))
 }
 
 /// Ray's last line of a local traceback: the remote process's follows without a header, with the error itself as its last line.
@@ -77,6 +92,7 @@ impl Traceback {
         if self.lines > MOST_LINES {
             return Step::Foreign;
         }
+        self.cleans_up |= CLEAN_UP.as_ref().is_some_and(|clean_up| clean_up.is_match(text));
         let frames = if self.boxed { &BOX_FRAME } else { &FRAME };
         if let Some(found) = frames.as_ref().and_then(|frame| frame.captures(text)) {
             let file = found.name("file").map_or("", |file| file.as_str());
@@ -124,6 +140,26 @@ mod tests {
         ]);
         assert_eq!(steps.last(), Some(&Step::Last));
         assert_eq!(place, Some(("train.py".to_owned(), 88)));
+    }
+
+    #[test]
+    fn code_that_cleans_up_is_known_by_its_name() {
+        let reads = |lines: &[&str]| {
+            let mut traceback = Traceback::new("Traceback (most recent call last):");
+            for line in lines {
+                traceback.feed(line);
+            }
+            traceback.cleans_up
+        };
+        assert!(reads(&["  File \"/home/a/train.py\", line 171, in main", "    self.prefetcher.close()"]));
+        assert!(reads(&[
+            "  File \"/opt/lib/torch/serialization.py\", line 424, in __exit__",
+            "    self.file_like.write_end_of_file()"
+        ]));
+        assert!(!reads(&[
+            "  File \"/home/a/train.py\", line 88, in main",
+            "    raise RuntimeError(f\"no {name}\")"
+        ]));
     }
 
     #[test]
