@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::events::{Event, Read, shown};
 use crate::rule::{Class, Kind};
 use crate::rules::{
-    MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    ERROR_LINE, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
 };
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
@@ -154,35 +154,68 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
     let causes = || candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Cause);
     let lost_a_node = causes().any(|(_, event)| event.rule.id == NODE_FAILURE);
     let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);
+    let lacking = causes().filter(|(_, event)| LACKING.contains(&event.rule.id));
+    let last_lacking = lacking.map(|(_, event)| event.line).max();
+    // A log may have many thousand errors: each is looked up once.
+    let (mut last, mut ended) = (BTreeMap::new(), BTreeMap::new());
+    for (log, event) in causes().filter(|(_, event)| !event.survived && event.rule.id != NCCL_WARN) {
+        let line = last.entry((*log, event.stream)).or_insert(event.line);
+        *line = event.line.max(*line);
+    }
+    for (log, event) in candidates.iter().filter(|(_, event)| event.rule.id == SLURM_END) {
+        let line = ended.entry(*log).or_insert(event.line);
+        *line = event.line.min(*line);
+    }
     let is_explained = |log: usize, event: &Event| {
-        let later = || {
-            let same = causes().filter(move |(other, one)| *other == log && one.stream == event.stream);
-            same.filter(|(_, one)| one.line > event.line && !one.survived && one.rule.id != NCCL_WARN)
-        };
-        let ended = candidates.iter().filter(|(other, one)| *other == log && one.rule.id == SLURM_END);
-        let missing = || causes().any(|(_, one)| LACKING.contains(&one.rule.id) && one.line > event.line);
-        ended.map(|(_, end)| end.line).min().is_some_and(|end| end < event.line)
-            || event.rule.id == MODULE && later().next().is_some() && !missing()
-            || event.survived && later().next().is_some()
-            || event.rule.id == NCCL_WARN && !of_nccl && later().next().is_some()
+        let is_followed = last.get(&(log, event.stream)).is_some_and(|last| *last > event.line);
+        let ended_before = ended.get(&log).is_some_and(|end| *end < event.line);
+        let lacks = last_lacking.is_some_and(|last| last > event.line);
+        ended_before
+            || event.rule.id == MODULE && is_followed && !lacks
+            || event.survived && is_followed
+            || event.rule.id == NCCL_WARN && !of_nccl && is_followed
             || lost_a_node && event.rule.class == Class::Network
     };
     candidates.iter().copied().filter(|(log, event)| !is_explained(*log, event)).collect()
 }
 
-/// Without commands of the script that failed or do not exist, if there is anything else: most scripts continue after them. A script that
-/// ended with a missing command has exit code 127.
+/// Without commands of the script that failed or do not exist, and lines that a program calls an error, if there is anything else: most
+/// scripts and programs continue after them. A script that ended with a missing command has exit code 127. A launcher that reports another
+/// code, and no signal, says less than a program's own line.
 fn without_commands(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     const MISSING: [&str; 2] = ["exit code 127", "exitcode: 127"];
-    let is_missing =
-        candidates.iter().any(|(_, event)| MISSING.iter().any(|words| event.text.contains(words)));
-    let is_command = |event: &Event| {
-        event.rule.id == SHELL_COMMAND || event.rule.id == SHELL_COMMAND_MISSING && !is_missing
+    const SIGNALS: [&str; 12] = [
+        "Killed",
+        "Segmentation fault",
+        "Aborted",
+        "Bus error",
+        "Illegal instruction",
+        "Floating point",
+        "Out Of Memory",
+        "trap",
+        "signal ",
+        "SIG",
+        "exitcode: -",
+        "return code = -",
+    ];
+    let says = |event: &Event, words: &[&str]| words.iter().any(|words| event.text.contains(words));
+    let is_missing = candidates.iter().any(|(_, event)| says(event, &MISSING));
+    let is_report = |event: &Event| {
+        event.rule.kind == Kind::Consequence
+            || event.rule.kind == Kind::Exit && !says(event, &SIGNALS)
+            || event.rule.id == ERROR_LINE
     };
-    if candidates.iter().all(|(_, event)| is_command(event)) {
+    let ended_by_itself = candidates.iter().all(|(_, event)| is_report(event));
+    let is_weak = |event: &Event| match event.rule.id {
+        SHELL_COMMAND => true,
+        SHELL_COMMAND_MISSING => !is_missing,
+        ERROR_LINE => !ended_by_itself,
+        _ => false,
+    };
+    if candidates.iter().all(|(_, event)| is_weak(event)) {
         return candidates;
     }
-    candidates.into_iter().filter(|(_, event)| !is_command(event)).collect()
+    candidates.into_iter().filter(|(_, event)| !is_weak(event)).collect()
 }
 
 /// The exceptions that were printed at least so often, if another error was printed as well. One kernel prints a line for each of its threads.

@@ -218,6 +218,12 @@ static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
 });
 
+/// Whether a line is only the head of a message.
+fn says_more_below(rule: &Rule, text: &str) -> bool {
+    [rules::PROGRAM_ERROR, rules::ERROR_LINE, "aborted"].contains(&rule.id)
+        && (text.ends_with(':') || text.starts_with("Error using "))
+}
+
 fn says_it_survived(text: &str) -> bool {
     SURVIVES.as_ref().is_some_and(|words| words.is_match(text.as_bytes()))
 }
@@ -445,7 +451,7 @@ impl Reader {
     /// A line that stands alone.
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
-        if self.of_nccl(at, text) {
+        if self.of_nccl(at, text) || self.of_cpp(at, text) {
             return;
         }
         if let Some(stream) = self.streams.get_mut(at) {
@@ -462,6 +468,11 @@ impl Reader {
                 let event = self.push(at, rule, text, None, line, begun);
                 if let Some(event) = event.and_then(|event| self.events.get_mut(event)) {
                     event.survived |= says_it_survived(text);
+                }
+                if says_more_below(rule, text)
+                    && let Some(stream) = self.streams.get_mut(at)
+                {
+                    (stream.continues, stream.closed) = (event, Some(self.lines));
                 }
                 if line.text.starts_with("Fatal Python error")
                     && let Some(stream) = self.streams.get_mut(at)
@@ -507,6 +518,24 @@ impl Reader {
             }
         }
         rule.id == GENERAL && last.is_some() && text.starts_with("nccl")
+    }
+
+    /// `what():  message` behind `terminate called after throwing an instance of 'std::runtime_error'`.
+    fn of_cpp(&mut self, at: usize, text: &str) -> bool {
+        const CALLED: &str = "terminate called after throwing an instance of '";
+        let Some(message) = text.trim_start().strip_prefix("what():").map(str::trim) else { return false };
+        let last = self.streams.get(at).and_then(|stream| stream.last);
+        let Some(event) = last.and_then(|last| self.events.get_mut(last)) else { return false };
+        let Some(name) = event.text.strip_prefix(CALLED).and_then(|rest| rest.split('\'').next()) else {
+            return false;
+        };
+        // Another row may know the message.
+        if event.rule.kind != Kind::Exit || message.is_empty() || rules::of(message).is_some() {
+            return false;
+        }
+        event.text = format!("uncaught C++ exception: {name}: {message}");
+        event.rule = rules::of(&event.text).unwrap_or(event.rule);
+        true
     }
 
     /// An abort behind a consequence follows from it: a watchdog that ends its process.

@@ -11,6 +11,13 @@ use crate::table::{RULES, cause};
 pub(crate) const SHELL_COMMAND: &str = "shell-command";
 pub(crate) const SHELL_COMMAND_MISSING: &str = "shell-command-missing";
 
+/// The row of an exception of C++ that ended its process; the text is made of two lines.
+pub(crate) const CPP_EXCEPTION: &str = "cpp-exception";
+
+/// The rows of an error of a program that is not in Python, and of a line that a program calls an error.
+pub(crate) const PROGRAM_ERROR: &str = "program-error";
+pub(crate) const ERROR_LINE: &str = "error-line";
+
 /// The row of a module that the script could not load.
 pub(crate) const MODULE: &str = "module-unknown";
 

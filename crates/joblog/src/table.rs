@@ -2,7 +2,8 @@
 
 use crate::rule::{Class, Hardware, Kind, Rule};
 use crate::rules::{
-    IGNORED, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR,
+    SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
 };
 
 pub(crate) const fn cause(
@@ -39,11 +40,12 @@ const MISSING: &str = "the command does not exist on this node: PATH, module loa
 pub const RULES: &[Rule] = &[
     // Lines of a process that goes on. Before all others, whose texts they quote.
     detail("warning", r"^\S+:\d+: \w*Warning: |^Warning: +|No valid triton configs\. OutOfResources"),
+    detail("pip", r"^ERROR: pip's dependency resolver"),
     detail("retry", r"\b[Rr]etrying (?:in |after |\()|\[Retry \d+/\d+\]|thrown while requesting [A-Z]+ "),
     // A loader, a shell or a linker that goes on without what it names.
     detail(
         "survived",
-        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
     ),
     // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
     detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
@@ -75,7 +77,7 @@ pub const RULES: &[Rule] = &[
     ),
     follows(
         "peer-closed",
-        r"Connection closed by peer|Connection reset by peer|ConnectionResetError|BrokenPipeError|Broken pipe|ConnectionRefusedError: \[Errno 111\]|EOFError$|\[Errno 104\]|Read -1, expected \d+, errno = \d+|gloo/transport/tcp/.*(?:closed|reset|timeout|timed out)",
+        r"Connection closed by peer|Connection reset by peer|ConnectionResetError|BrokenPipeError|Broken pipe|ConnectionRefusedError: \[Errno 111\]|EOFError$|\[Errno 104\]|Read -1, expected \d+, errno = \d+|gloo/transport/tcp/.*(?:closed|reset|timeout|[Tt]imed out)",
     ),
     follows(
         "store",
@@ -125,7 +127,7 @@ pub const RULES: &[Rule] = &[
     exit("interrupted", r"^KeyboardInterrupt\b"),
     follows(
         IGNORED,
-        r"Exception ignored (?:in|while)|Error in atexit\._run_exitfuncs|Exception in thread|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: ",
+        r#"Exception ignored (?:in|while)|Error in atexit\._run_exitfuncs|Exception in thread [^"]|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: "#,
     ),
     // Before the launchers' rows: the compiler is a child process.
     cause(
@@ -244,7 +246,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-oom",
         Memory,
-        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
+        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
         "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
@@ -349,14 +351,14 @@ pub const RULES: &[Rule] = &[
     cause(
         "host-allocation",
         Memory,
-        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|memory allocation of \d+ bytes failed|(?:^|[^f])MemoryError|std::bad_alloc",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|OOM when allocating tensor|Java heap space|memory allocation of \d+ bytes failed|(?:^|[^f])MemoryError|std::bad_alloc",
         "an allocation of host memory was refused: check the size or shape that was asked for; a limit of virtual memory (ulimit -v) looks the same, and \
          a job that uses up its --mem is usually killed instead",
     ),
     cause(
         "host-oom",
         Memory,
-        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|OutOfMemoryError|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|exceeded memory limit|running low on memory|due to memory pressure",
+        r"oom[-_]kill(?:er)? event|Detected \d+ oom|OUT_OF_MEMORY|Out Of Memory$|Out of memory: Kill|Memory cgroup out of memory|Killed process \d+|OutOfMemoryError|Cannot allocate memory|DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed|[Ee]xceeded (?:job |step )?memory limit|running low on memory|due to memory pressure",
         "the job's host memory is used up: fewer data loader workers, or more --mem",
     ),
     cause(
@@ -473,8 +475,8 @@ pub const RULES: &[Rule] = &[
     cause(
         MODULE,
         Site,
-        r"^Lmod has detected the following error|ModuleCmd_Load\.c.*ERROR|Unable to locate a modulefile for|^The following module\(s\) are unknown",
-        "a module that the script loads does not exist here: module spider or module avail lists those that do",
+        r"^Lmod has detected the following error|ModuleCmd_Load\.c.*ERROR|Unable to locate a modulefile for|^The following module\(s\) are unknown|^EnvironmentNameNotFound: |^CommandNotFoundError: Your shell has not been",
+        "a module or conda environment that the script loads is not available on this node: `module spider`, `module avail` and `conda env list` show those that are",
     ),
     // What the container and Slurm say of themselves: before missing files, too.
     cause(
@@ -587,18 +589,19 @@ pub const RULES: &[Rule] = &[
         r"^Fatal Python error: (?:init_fs_encoding|init_import_site|init_importlib|Py_Initialize|initfsencoding|initsite)",
         "Python finds the library of another installation: PYTHONHOME, PYTHONPATH, modules mixed with conda",
     ),
-    // The program ended by itself.
-    cause(
-        "segfault",
-        Application,
-        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Illegal instruction|Floating point exception|Caught signal (?:4|6|7|8|11)\b|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped",
-        "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions",
-    ),
+    // The program ended by itself. A C++ exception that nothing catches: its message is on the next line.
+    cause(CPP_EXCEPTION, Application, r"^uncaught C\+\+ exception: ", ""),
     cause(
         "aborted",
         Application,
         r"^Aborted|SIGABRT|signal: Aborted|Assertion .* failed\.?$|panicked at",
         "",
+    ),
+    cause(
+        "segfault",
+        Application,
+        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Illegal instruction|Floating point exception|Caught signal (?:4|6|7|8|11)\b|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped",
+        "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions",
     ),
     cause(
         "jax-error",
@@ -625,6 +628,18 @@ pub const RULES: &[Rule] = &[
         "loss or gradients are not finite: the learning rate, the data of the last steps, the precision",
     ),
     cause("assertion", Application, r"^AssertionError", ""),
+    // What programs in other languages than Python print when they end with an error.
+    cause(
+        PROGRAM_ERROR,
+        Application,
+        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .{1,200} : |^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^--> FOAM FATAL (?:IO )?ERROR|^FATAL ERROR: |^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
+        "",
+    ),
+    // The last row of errors: any program's own line.
+    exit(
+        ERROR_LINE,
+        r"^(?:\S{1,60}: )?(?:fatal |FATAL |Fatal )?(?:error|ERROR|Error|fatal|FATAL|Fatal)(?: \S{1,30})?: \S|^make(?:\[\d+\])?: \*\*\* |^CMake Error|(?:^|[ \[|-])(?:ERROR|FATAL|CRITICAL)[\]:| -]+\w",
+    ),
     detail(
         "cuda-hints",
         r"CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING|Compile with `TORCH_USE_CUDA_DSA`|Last error:|^frame #\d+|^C\+\+ CapturedTraceback|what\(\):\s*$|^NOTE: invoking MPI_ABORT|^=+$|^-+$|^ *\+[-+]+(?: \d+ -+)?$|<NO_OTHER_FAILURES>|^Failures:|^ +(?:time|host|rank|exitcode|error_file|traceback) +: |^\*+$|^\[\d+\]:$",

@@ -53,13 +53,33 @@ static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r"^(?:{dotted}|{single})(?:: .*|:)?$")).ok()
 });
 
-/// Code that runs after an error: in a `finally` block, at the end of a `with` block, in a handler.
-static CLEAN_UP: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let names =
-        r"_*a?exit_*|close|cleanup|clean_up|tear_?down|shutdown|finali[sz]e|rmtree|on_\w+_end|on_exception";
-    let calls = r"on_\w+_end|close|cleanup|clean_up|tear_?down|shutdown|finali[sz]e|rmtree|remove|unlink";
-    Regex::new(&format!(r"^[ |]*File .*, in (?:\w+\.)*(?:{names})$|^[ |]+(?:[\w.]+\.)?(?:{calls})\(")).ok()
-});
+/// Whether a line of a frame names code that runs after an error: in a `finally` block, at the end of a `with` block, in a handler.
+fn names_clean_up(text: &str) -> bool {
+    const FUNCTIONS: [&str; 15] = [
+        "__exit__",
+        "__aexit__",
+        "__del__",
+        "close",
+        "cleanup",
+        "clean_up",
+        "teardown",
+        "tear_down",
+        "shutdown",
+        "finalize",
+        "on_exception",
+        "rmtree",
+        "_rmtree",
+        "remove",
+        "unlink",
+    ];
+    let line = text.trim_start_matches([' ', '|']);
+    let name = match line.strip_prefix("File \"").and_then(|frame| frame.rsplit_once(", in ")) {
+        Some((_, name)) => name,
+        None => line.split_once('(').map_or("", |(called, _)| called),
+    };
+    let name = name.rsplit('.').next().unwrap_or(name);
+    FUNCTIONS.contains(&name) || name.starts_with("on_") && name.ends_with("_end")
+}
 
 /// Whether a line begins a traceback, also one inside a message (`Original Traceback`) or a group.
 pub(crate) fn begins(text: &str) -> bool {
@@ -92,7 +112,7 @@ impl Traceback {
         if self.lines > MOST_LINES {
             return Step::Foreign;
         }
-        self.cleans_up |= CLEAN_UP.as_ref().is_some_and(|clean_up| clean_up.is_match(text));
+        self.cleans_up = self.cleans_up || names_clean_up(text);
         let frames = if self.boxed { &BOX_FRAME } else { &FRAME };
         if let Some(found) = frames.as_ref().and_then(|frame| frame.captures(text)) {
             let file = found.name("file").map_or("", |file| file.as_str());

@@ -208,3 +208,72 @@ fn only_the_next_line_is_the_message_of_nccl() {
         "torch.distributed.DistBackendError: Error while creating shared memory segment /dev/shm/nccl-5 (size 9637888)"
     );
 }
+
+/// Programs in other languages than Python, and scripts, end with lines of their own.
+#[test]
+fn errors_of_other_languages_are_known() {
+    for (text, id, message) in [
+        ("ERROR: LoadError: DimensionMismatch: matrix A has dimensions (3,4)", "program-error", None),
+        ("ERROR: LoadError: CUDA error: out of memory (code 2, ERROR_OUT_OF_MEMORY)", "cuda-oom", None),
+        ("Error in library(torch) : there is no package called 'torch'", "program-error", None),
+        ("Exception in thread \"main\" java.lang.IllegalArgumentException: bad size", "program-error", None),
+        ("Exception in thread \"main\" java.lang.OutOfMemoryError: Java heap space", "host-allocation", None),
+        ("forrtl: severe (24): end-of-file during read, unit 5, file in.dat", "program-error", None),
+        ("Fortran runtime error: End of file", "program-error", None),
+        ("panic: runtime error: index out of range [5] with length 3", "program-error", None),
+        (
+            "Fatal error:\nStep 100: the potential energy is nan",
+            "program-error",
+            Some("Fatal error: Step 100: the potential energy is nan"),
+        ),
+        ("ERROR on proc 3: Non-numeric atom coords (src/domain.cpp:585)", "program-error", None),
+        (
+            "--> FOAM FATAL ERROR: \nUnknown patch name inlet",
+            "program-error",
+            Some("--> FOAM FATAL ERROR: Unknown patch name inlet"),
+        ),
+        ("FATAL ERROR: CUDA error cudaMalloc out of memory on Pe 0", "cuda-oom", None),
+        (
+            "Error using gpuArray\nOut of memory on device. You requested: 30.0Gb",
+            "cuda-oom",
+            Some("Error using gpuArray Out of memory on device. You requested: 30.0Gb"),
+        ),
+        (
+            "thread 'main' panicked at src/main.rs:12:5:\nindex out of bounds: the len is 3",
+            "aborted",
+            Some("thread 'main' panicked at src/main.rs:12:5: index out of bounds: the len is 3"),
+        ),
+        (
+            "terminate called after throwing an instance of 'std::runtime_error'\n  what():  cannot open mesh file box.msh\nAborted (core dumped)",
+            "cpp-exception",
+            Some("uncaught C++ exception: std::runtime_error: cannot open mesh file box.msh"),
+        ),
+        ("Aborted (core dumped)", "aborted", None),
+        ("slurm_script: line 12: DATA_DIR: unbound variable", "program-error", None),
+        ("slurm_script: line 12: syntax error near unexpected token `fi'", "program-error", None),
+        ("EnvironmentNameNotFound: Could not find conda environment: torch21", "module-unknown", None),
+        ("slurmstepd: error: Exceeded job memory limit at some point.", "host-oom", None),
+    ] {
+        let found = first(text, 1).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!((found.0, found.2.as_str()), (id, message.unwrap_or(text)), "{text}");
+    }
+    for text in [
+        "checking\ncollect2: error: ld returned 1 exit status",
+        "ERROR: pip's dependency resolver does not take into account",
+    ] {
+        assert_eq!(first(text, 1), None, "{text}");
+    }
+}
+
+/// A line that a program calls an error is named before a launcher's exit code, and never in place of a signal or of another error.
+#[test]
+fn a_programs_own_error_line_says_more_than_an_exit_code() {
+    let line = "ERROR: Invalid argument: batch size 0\n";
+    let exit = |how: &str| format!("{line}srun: error: gn1: task 0: {how}\n");
+    assert_eq!(first(&exit("Exited with exit code 1"), 1).map(|first| first.0), Some("error-line"));
+    for how in ["Killed", "Out Of Memory", "Segmentation fault"] {
+        assert_eq!(first(&exit(how), 1).map(|first| first.0), Some("srun-task"), "{how}");
+    }
+    let python = "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\nKeyError: 'x'\n";
+    assert_eq!(first(&format!("{line}{python}"), 1).map(|first| first.0), Some("exception"));
+}

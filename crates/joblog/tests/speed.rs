@@ -21,6 +21,7 @@ fn time_to_search_16_mib() {
         ("steps with times", (0..220_000).map(step).collect::<String>()),
         ("NCCL INFO", (0..260_000).map(nccl).collect()),
         ("tracebacks alone", traceback.repeat(160_000)),
+        ("errors that are ignored", "OSError: [Errno 5] bad file, skipping\n".repeat(440_000)),
         ("lines of one byte", "x\n".repeat(8 << 20)),
         ("one line", "x".repeat(16 << 20)),
     ] {
