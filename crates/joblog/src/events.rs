@@ -47,6 +47,8 @@ pub(crate) struct Read {
 /// The output of one process, or of all where lines have no label.
 #[derive(Debug, Default)]
 struct Stream {
+    /// Its lines so far: those of other processes may lie between.
+    lines: usize,
     open: Option<Open>,
     /// The event that a chained traceback continues.
     chained: Option<Chained>,
@@ -58,7 +60,7 @@ struct Stream {
     group: Option<usize>,
     /// The last line said that Python ignores the exception that follows.
     ignores: bool,
-    /// An error of NCCL whose own message is the line with this number.
+    /// An error of NCCL whose own message is the line of the stream with this number.
     quotes: Option<(usize, usize)>,
     last: Option<usize>,
     /// The last line that said that the program does without something.
@@ -144,6 +146,8 @@ struct Open {
     is_ignored: bool,
     /// False for a syntax error of the script itself, and where the header is lost.
     has_header: bool,
+    /// The line before it says that the program does without something.
+    survived: bool,
 }
 
 /// The most events that are kept of a log: of 512 ranks each writes some.
@@ -161,6 +165,7 @@ pub(crate) fn read(log: &Log<'_>) -> Read {
         reader.lines += 1;
         // A hole in a file reads as zeros.
         if bytes.iter().all(|&byte| byte == 0) {
+            reader.empty();
             continue;
         }
         if bytes.len() < SHORTEST {
@@ -229,10 +234,18 @@ fn says_it_survived(text: &str) -> bool {
 }
 
 impl Reader {
+    /// An empty line stands between two others.
+    fn empty(&mut self) {
+        if let Some(stream) = self.streams.first_mut() {
+            stream.lines += 1;
+        }
+    }
+
     /// A line that is too short to be an error.
     fn short(&mut self) {
         let at = self.stream(None);
         if let Some(stream) = self.streams.get_mut(at) {
+            stream.lines += 1;
             stream.ordinary += 1;
         }
     }
@@ -240,11 +253,12 @@ impl Reader {
     fn take(&mut self, line: &Line) {
         let at = self.stream(line.label.as_deref());
         let text = line.text.as_str();
+        if let Some(stream) = self.streams.get_mut(at) {
+            stream.lines += 1;
+            stream.moment = line.when.filter(|_| !text.is_empty()).or(stream.moment);
+        }
         if text.is_empty() {
             return;
-        }
-        if let (Some(when), Some(stream)) = (line.when, self.streams.get_mut(at)) {
-            stream.moment = Some(when);
         }
         if traceback::begins(text) {
             self.open(at, text);
@@ -310,12 +324,12 @@ impl Reader {
         if !says_it_survived(text) {
             return;
         }
-        let behind = stream.last.filter(|_| stream.closed == Some(self.lines - 1));
+        let behind = stream.last.filter(|_| stream.closed == Some(stream.lines - 1));
         if let Some(event) = behind.and_then(|last| self.events.get_mut(last)) {
             event.survived = true;
         } else if !text.ends_with("(ignored)") {
             // `KeyError('index') (ignored)` is about itself.
-            stream.survives = Some(self.lines);
+            stream.survives = Some(stream.lines);
         }
     }
 
@@ -329,7 +343,9 @@ impl Reader {
         let Some(stream) = self.streams.get_mut(at) else { return };
         let is_ignored = std::mem::take(&mut stream.ignores);
         let traceback = Traceback::new(text);
-        let mut open = Open { traceback, begun: self.lines, headers: 1, is_ignored, has_header: true };
+        let survived = stream.survives == Some(stream.lines - 1);
+        let mut open =
+            Open { traceback, begun: self.lines, headers: 1, is_ignored, has_header: true, survived };
         if text.contains("Original Traceback") {
             stream.nested = stream.last;
         } else if text.trim_start_matches(' ').starts_with("| ") && stream.group.is_some() {
@@ -348,7 +364,9 @@ impl Reader {
     fn open_without_header(&mut self, at: usize, text: &str) {
         let mut traceback = Traceback::new("");
         traceback.feed(text);
-        let open = Open { traceback, begun: self.lines, headers: 1, is_ignored: false, has_header: false };
+        let begun = self.lines;
+        let open =
+            Open { traceback, begun, headers: 1, is_ignored: false, has_header: false, survived: false };
         self.put_back(at, open);
     }
 
@@ -357,7 +375,7 @@ impl Reader {
         /// Empty lines may lie between.
         const FAR: usize = 3;
         let Some(stream) = self.streams.get_mut(at) else { return false };
-        let is_near = stream.closed.is_some_and(|closed| self.lines <= closed + FAR);
+        let is_near = stream.closed.is_some_and(|closed| stream.lines <= closed + FAR);
         let continues = stream.continues.take().filter(|_| is_near);
         let Some(event) = continues.and_then(|event| self.events.get_mut(event)) else { return false };
         if text.contains(MEANWHILE) || text.contains(FROM) {
@@ -375,12 +393,11 @@ impl Reader {
     fn close(&mut self, at: usize, open: Open, line: &Line) {
         let text = line.text.trim_start_matches(['|', '+', ' ']).to_owned();
         let place = open.traceback.place.clone().filter(|_| !open.traceback.mixed);
-        let (begun, cleans_up) = (open.begun, open.traceback.cleans_up);
+        let (begun, survived, cleans_up) = (open.begun, open.survived, open.traceback.cleans_up);
         if open.headers > 1 {
             let mut traceback = open.traceback;
             traceback.mixed = true;
-            let headers = open.headers - 1;
-            self.put_back(at, Open { traceback, begun, headers, is_ignored: false, has_header: true });
+            self.put_back(at, Open { traceback, headers: open.headers - 1, is_ignored: false, ..open });
         }
         if let Some(rule) = rules::rule(rules::IGNORED).filter(|_| open.is_ignored) {
             self.push(at, rule, &text, place, line, begun);
@@ -394,7 +411,7 @@ impl Reader {
             .unwrap_or(rules::EXCEPTION);
         let Some(stream) = self.streams.get_mut(at) else { return };
         let (chained, nested) = (stream.chained.take(), stream.nested.take());
-        stream.closed = Some(self.lines);
+        stream.closed = Some(stream.lines);
         let goes_on = rule.kind == Kind::Cause && text.ends_with(':');
         if let Some(event) = nested.and_then(|nested| self.events.get_mut(nested)) {
             // The worker's own error is more precise than the wrapper's.
@@ -419,6 +436,9 @@ impl Reader {
             return;
         }
         let event = self.push(at, rule, &text, place, line, begun);
+        if let Some(event) = event.and_then(|event| self.events.get_mut(event)) {
+            event.survived = survived;
+        }
         if let Some(stream) = self.streams.get_mut(at) {
             stream.continues = event.filter(|_| goes_on);
         }
@@ -472,7 +492,7 @@ impl Reader {
                 if says_more_below(rule, text)
                     && let Some(stream) = self.streams.get_mut(at)
                 {
-                    (stream.continues, stream.closed) = (event, Some(self.lines));
+                    (stream.continues, stream.closed) = (event, Some(stream.lines));
                 }
                 if line.text.starts_with("Fatal Python error")
                     && let Some(stream) = self.streams.get_mut(at)
@@ -500,9 +520,9 @@ impl Reader {
                 [GENERAL, REMOTE].contains(&event.rule.id) && event.ordinary == stream.ordinary
             })
         });
-        let quoting = stream.quotes.take().filter(|(_, line)| *line == self.lines).map(|(event, _)| event);
+        let quoting = stream.quotes.take().filter(|(_, line)| *line == stream.lines).map(|(event, _)| event);
         if text == "Last error:" {
-            stream.quotes = last.map(|last| (last, self.lines + 1));
+            stream.quotes = last.map(|last| (last, stream.lines + 1));
             return true;
         }
         // NCCL may have no message; the next line is another one then.
@@ -579,7 +599,7 @@ impl Reader {
             line: begun,
             ordinary: stream.ordinary,
             steps: stream.steps,
-            survived: stream.survives.is_some_and(|survives| survives + 1 == begun),
+            survived: false,
         });
         stream.last
     }
