@@ -219,7 +219,8 @@ impl Chained {
 
 /// Words of a program that does without what failed.
 static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry| instead";
+    // "Use X instead" is advice of a message, not what the program does.
+    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|using \S+(?: \S+)? instead";
     RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
 });
 

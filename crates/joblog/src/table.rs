@@ -344,7 +344,7 @@ pub const RULES: &[Rule] = &[
     cause(
         NCCL_ERROR,
         Network,
-        r"NCCL error|NCCL operation \w+\(.*\) failed|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError",
+        r"NCCL error|NCCL failure|NCCL operation \w+\(.*\) failed|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError",
         "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it",
     ),
     // Memory of the host.

@@ -130,6 +130,10 @@ fn an_error_that_the_program_did_without_is_not_the_first_one() {
         // It is, if no other one follows.
         is(&[&[TRACEBACK, FRAME][..], &missing, &[says]].concat(), "import", missing[1]);
     }
+    // A message may give advice.
+    let message = "RuntimeError: view size is not compatible with the strides.";
+    let advice = "Use .reshape(...) instead.";
+    is(&[&[TRACEBACK, FRAME, message, advice][..], &end].concat(), "exception", message);
     // Python's own words are none of the program's.
     let ignored = "Exception ignored in atexit callback: <function shutdown at 0x7f1ca5b2241b>";
     is(
