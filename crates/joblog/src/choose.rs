@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::events::{Event, Read, shown};
 use crate::rule::{Class, Kind};
 use crate::rules::{
-    ERROR_LINE, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    CONDA, ERROR_LINE, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING,
+    SLURM_END,
 };
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
@@ -171,7 +172,7 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
         let ended_before = ended.get(&log).is_some_and(|end| *end < event.line);
         let lacks = last_lacking.is_some_and(|last| last > event.line);
         ended_before
-            || event.rule.id == MODULE && is_followed && !lacks
+            || [MODULE, CONDA].contains(&event.rule.id) && is_followed && !lacks
             || event.survived && is_followed
             || event.rule.id == NCCL_WARN && !of_nccl && is_followed
             || lost_a_node && event.rule.class == Class::Network

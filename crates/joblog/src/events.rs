@@ -201,6 +201,9 @@ struct Chained {
     meanwhile: bool,
 }
 
+/// Between a container's error and its reason.
+const REASON: &str = "; reason: ";
+
 const MEANWHILE: &str = "During handling of the above exception, another exception occurred";
 const FROM: &str = "The above exception was the direct cause of the following exception";
 
@@ -220,7 +223,7 @@ impl Chained {
 /// Words of a program that does without what failed.
 static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     // "Use X instead" is advice of a message, not what the program does.
-    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|using \S+(?: \S+)? instead";
+    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|caught, |pruning|pruned|using \S+(?: \S+)? instead";
     RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
 });
 
@@ -328,7 +331,7 @@ impl Reader {
         let behind = stream.last.filter(|_| stream.closed == Some(stream.lines - 1));
         if let Some(event) = behind.and_then(|last| self.events.get_mut(last)) {
             event.survived = true;
-        } else if !text.ends_with("(ignored)") {
+        } else if !text.contains("ignor") {
             // `KeyError('index') (ignored)` is about itself.
             stream.survives = Some(stream.lines);
         }
@@ -472,7 +475,7 @@ impl Reader {
     /// A line that stands alone.
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
-        if self.of_nccl(at, text) || self.of_cpp(at, text) {
+        if self.of_nccl(at, text) || self.of_cpp(at, text) || self.of_container(at, text) {
             return;
         }
         if let Some(stream) = self.streams.get_mut(at) {
@@ -556,6 +559,32 @@ impl Reader {
         }
         event.text = format!("uncaught C++ exception: {name}: {message}");
         event.rule = rules::of(&event.text).unwrap_or(event.rule);
+        true
+    }
+
+    /// Lines of pyxis, enroot and Docker below the first one about a container that did not start: one of them has the reason.
+    fn of_container(&mut self, at: usize, text: &str) -> bool {
+        let Some(stream) = self.streams.get(at) else { return false };
+        let Some(event) = stream.last.and_then(|last| self.events.get_mut(last)) else { return false };
+        if event.rule.id != rules::CONTAINER || event.ordinary != stream.ordinary {
+            return false;
+        }
+        let reason = match text.split_once("pyxis: ") {
+            Some((_, line)) => line.strip_prefix("    ").unwrap_or_default().trim(),
+            None if text.starts_with("nvidia-container-cli: ") => text,
+            None => return false,
+        };
+        let is_known = event.text.contains(REASON);
+        let is_other = ["[INFO]", "[WARN]"].iter().any(|level| reason.starts_with(level));
+        if is_known || is_other || reason.is_empty() {
+            return true;
+        }
+        event.text = format!("{}{REASON}{reason}", event.text);
+        if let Some(rule) =
+            rules::of(reason).filter(|rule| rule.kind == Kind::Cause && rule.class != Class::Data)
+        {
+            event.rule = rule;
+        }
         true
     }
 

@@ -18,8 +18,12 @@ pub(crate) const CPP_EXCEPTION: &str = "cpp-exception";
 pub(crate) const PROGRAM_ERROR: &str = "program-error";
 pub(crate) const ERROR_LINE: &str = "error-line";
 
-/// The row of a module that the script could not load.
+/// The rows of what a script could not load: a module, a conda environment.
 pub(crate) const MODULE: &str = "module-unknown";
+pub(crate) const CONDA: &str = "conda-shell";
+
+/// The row of a container that did not start.
+pub(crate) const CONTAINER: &str = "container";
 
 /// The row of a job that Slurm ended: at its time limit, or for another job.
 pub(crate) const SLURM_END: &str = "slurm-time-limit";

@@ -2,8 +2,8 @@
 
 use crate::rule::{Class, Hardware, Kind, Rule};
 use crate::rules::{
-    CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR,
-    SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE,
+    PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
 };
 
 pub(crate) const fn cause(
@@ -45,8 +45,9 @@ pub const RULES: &[Rule] = &[
     // A loader, a shell or a linker that goes on without what it names.
     detail(
         "survived",
-        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
     ),
+    detail("mpirun-banner", r"^Primary job\s+terminated normally, but"),
     // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
     detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
     // Before the store's errors, in whose texts it stands.
@@ -96,6 +97,7 @@ pub const RULES: &[Rule] = &[
         "loader-terminated",
         r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated",
     ),
+    follows("fortran-killed", r"^forrtl: error \(78\)"),
     follows("slurm-message", r"slurmstepd: error: Failed to send MESSAGE_TASK_EXIT"),
     follows("zmq", r"zmq\.error\.Again"),
     follows("deepspeed-kills", r"Killing subprocess \d+|Main process received SIGTERM"),
@@ -147,7 +149,7 @@ pub const RULES: &[Rule] = &[
     ),
     exit(
         "mpirun-process",
-        r"mpirun (?:noticed that|detected that one or more)|Primary job\s+terminated normally, but|prterun (?:noticed|detected)|BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES|=\s+EXIT CODE: \d+|MPI_ABORT was invoked|MPI_Abort\(",
+        r"mpirun (?:noticed that|detected that one or more)|prterun (?:noticed|detected)|BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES|=\s+EXIT CODE: \d+|MPI_ABORT was invoked|MPI_Abort\(",
     ),
     exit(
         "deepspeed-exit",
@@ -182,7 +184,7 @@ pub const RULES: &[Rule] = &[
         cause(
             "cuda-none",
             Site,
-            r"No CUDA GPUs are available|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE",
+            r"No CUDA GPUs are available|No visible GPU devices|no supported devices found for platform CUDA|no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE",
             "the process sees no GPU: --gres or --gpus of the job and of the step, CUDA_VISIBLE_DEVICES, --nv of Apptainer; else see the node's findings in this report",
         ),
     ),
@@ -222,7 +224,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-driver-mismatch",
         Site,
-        r"Driver/library version mismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver",
+        r"[Dd]river/library version mismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|unsupported display driver",
         "the driver's kernel module and its library differ: the node needs a reboot, or LD_LIBRARY_PATH has another libcuda",
     ),
     cause(
@@ -234,7 +236,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-libraries",
         Site,
-        r"Loaded runtime CuDNN library: .* but source was compiled with|cuDNN version incompatibility|Outdated cu\w+ installation found|Found cu\w+ version \d+, but JAX was built|ptxas (?:\S+ has a bug|too old)|Could not load library libcu|Unable to load any of \{libcu",
+        r"Loaded runtime CuDNN library: .* but source was compiled with|cuDNN version incompatibility|Outdated cu\w+ installation found|Found cu\w+ version \d+, but JAX was built|ptxas (?:\S+ has a bug|too old)|Could not load library libcu|Unable to load any of \{libcu|CUDA driver is a stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary",
         "a library or tool of CUDA is missing, or of another version than the program was built with: the environment or image of this job",
     ),
     cause(
@@ -335,6 +337,12 @@ pub const RULES: &[Rule] = &[
         "two ranks use the same GPU: choose the device by the local rank (LOCAL_RANK, SLURM_LOCALID)",
     ),
     cause(
+        "nccl-nvls",
+        Site,
+        r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure",
+        "NVLink SHARP could not be set up: NCCL_NVLS_ENABLE=0 does without it; the fabric manager of the node may need a restart",
+    ),
+    cause(
         "nccl-cuda",
         Application,
         r"NCCL WARN Cuda failure|^Cuda failure ",
@@ -371,7 +379,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "disk-full",
         Storage,
-        r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|ENOSPC|EDQUOT",
+        r"[Nn]o space left on device|[Dd]isk quota exceeded|\[Errno (?:28|122)\]|ENOSPC|EDQUOT",
         "a file system or quota is full: free space, or write elsewhere",
     ),
     cause(
@@ -414,7 +422,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "checkpoint-corrupt",
         Data,
-        r"PytorchStreamReader failed|failed finding central directory|invalid header or archive is corrupted|HeaderTooLarge|InvalidHeaderDeserialization|MetadataIncompleteBuffer|SafetensorError|unexpected EOF, expected \d+ more bytes|storage has wrong (?:byte )?size|UnpicklingError|pickle data was truncated|Ran out of input|BadZipFile|inline_container\.cc",
+        r"PytorchStreamReader failed|failed finding central directory|invalid header or archive is corrupted|HeaderTooLarge|InvalidHeaderDeserialization|MetadataIncompleteBuffer|SafetensorError|unexpected EOF, expected \d+ more bytes|storage has wrong (?:byte )?size|UnpicklingError|pickle data was truncated|Unpack failed: incomplete input|Ran out of input|BadZipFile|inline_container\.cc",
         "a checkpoint or data file is incomplete: often one that was being written when an earlier attempt ended; go back to the one before",
     ),
     cause(
@@ -475,12 +483,18 @@ pub const RULES: &[Rule] = &[
     cause(
         MODULE,
         Site,
-        r"^Lmod has detected the following error|ModuleCmd_Load\.c.*ERROR|Unable to locate a modulefile for|^The following module\(s\) are unknown|^EnvironmentNameNotFound: |^CommandNotFoundError: Your shell has not been",
+        r"^Lmod has detected the following error|ModuleCmd_Load\.c.*ERROR|Unable to locate a modulefile for|^The following module\(s\) are unknown|^EnvironmentNameNotFound: ",
         "a module or conda environment that the script loads is not available on this node: `module spider`, `module avail` and `conda env list` show those that are",
+    ),
+    cause(
+        CONDA,
+        Site,
+        r"^CommandNotFoundError: Your shell has not been|^CondaError: Run 'conda init'",
+        "conda activate needs conda's shell functions: in a batch script, `source \"$(conda info --base)/etc/profile.d/conda.sh\"` before it",
     ),
     // What the container and Slurm say of themselves: before missing files, too.
     cause(
-        "container",
+        CONTAINER,
         Site,
         r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
         "the container did not start: its image, mounts or the runtime's configuration",
@@ -524,7 +538,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "data-format",
         Data,
-        r"JSONDecodeError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
+        r"JSONDecodeError|DataLossError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
         "a data file cannot be parsed: its name is in the traceback or the lines before",
     ),
     cause(
@@ -558,10 +572,22 @@ pub const RULES: &[Rule] = &[
         "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers",
     ),
     cause(
+        "mpi-srun",
+        Site,
+        r#"appears to have been direct launched using "srun"|OMPI was not built with SLURM|PMI2?_Init failed"#,
+        "this MPI and srun have no process manager in common: `srun --mpi=list` shows those of srun (pmix for Open MPI), or start with mpirun",
+    ),
+    cause(
         "mpi-init",
         Network,
         r"Fatal error in (?:internal_)?P?MPI_Init(?:_thread)?: |\*\*\* An error occurred in MPI_Init|PSM[23] (?:was unable to open|can't open)|OFI \S+(?: \S+){0,3} fail",
         "MPI could not start: the lines below name the fabric's provider or the process manager that failed",
+    ),
+    cause(
+        "ucx-cma",
+        Site,
+        r"cma_ep\.c:\d+\s+process_vm_\w+\(",
+        "processes of the node may not read each other's memory, as in separate containers: UCX_TLS=^cma",
     ),
     cause(
         "mpi-launch",
@@ -600,7 +626,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "segfault",
         Application,
-        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Illegal instruction|Floating point exception|Caught signal (?:4|6|7|8|11)\b|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted size|munmap_chunk|core dumped",
+        r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Illegal instruction|Floating point exception|Caught signal (?:4|6|7|8|11)\b|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted (?:size|double-linked)|munmap_chunk|core dumped",
         "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions",
     ),
     cause(
@@ -618,8 +644,14 @@ pub const RULES: &[Rule] = &[
     cause(
         "torch-compile",
         Application,
-        r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*(?:Error|OutOfResources)|ptxas (?:fatal|error)",
+        r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*(?:Error|OutOfResources)",
         "torch.compile failed: TORCHDYNAMO_VERBOSE=1, or run once without it",
+    ),
+    cause(
+        "ptxas",
+        Site,
+        r"ptxas (?:fatal|error)|ptxas returned an error",
+        "CUDA's assembler refused a kernel: often another ptxas is found first in PATH, older than the program's CUDA or this GPU needs",
     ),
     cause(
         "loss-not-finite",
@@ -632,13 +664,13 @@ pub const RULES: &[Rule] = &[
     cause(
         PROGRAM_ERROR,
         Application,
-        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .{1,200} : |^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^--> FOAM FATAL (?:IO )?ERROR|^FATAL ERROR: |^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
+        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .{1,200} : |^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^(?:\[\d+\] )?--> FOAM FATAL (?:IO )?ERROR|^ +Error in routine |\* \[ABORT\] +|^FATAL ERROR: |^amrex::Abort::|^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
         "",
     ),
     // The last row of errors: any program's own line.
     exit(
         ERROR_LINE,
-        r"^(?:\S{1,60}: )?(?:fatal |FATAL |Fatal )?(?:error|ERROR|Error|fatal|FATAL|Fatal)(?: \S{1,30})?: \S|^make(?:\[\d+\])?: \*\*\* |^CMake Error|(?:^|[ \[|-])(?:ERROR|FATAL|CRITICAL)[\]:| -]+\w",
+        r"^ *(?:\S{1,60}: )?(?:fatal |FATAL |Fatal )?(?:error|ERROR|Error|fatal|FATAL|Fatal)(?: \S{1,30})?: \S|^make(?:\[\d+\])?: \*\*\* |^CMake Error|(?:^|[ \[|-])(?:ERROR|FATAL|CRITICAL)[\]:| -]+\w",
     ),
     detail(
         "cuda-hints",

@@ -55,11 +55,13 @@ static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
 
 /// Whether a line of a frame names code that runs after an error: in a `finally` block, at the end of a `with` block, in a handler.
 fn names_clean_up(text: &str) -> bool {
-    const FUNCTIONS: [&str; 15] = [
+    const FUNCTIONS: [&str; 17] = [
         "__exit__",
         "__aexit__",
         "__del__",
         "close",
+        "flush",
+        "finish",
         "cleanup",
         "clean_up",
         "teardown",

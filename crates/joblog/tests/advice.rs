@@ -253,11 +253,67 @@ fn errors_of_other_languages_are_known() {
         ("slurm_script: line 12: syntax error near unexpected token `fi'", "program-error", None),
         ("EnvironmentNameNotFound: Could not find conda environment: torch21", "module-unknown", None),
         ("slurmstepd: error: Exceeded job memory limit at some point.", "host-oom", None),
+        (
+            "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
+            "conda-shell",
+            None,
+        ),
+        ("ERROR: LoadError: SystemError: write: no space left on device", "disk-full", None),
+        (
+            "tensorflow.python.framework.errors_impl.DataLossError: corrupted record at 15458",
+            "data-format",
+            None,
+        ),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no supported devices found for platform CUDA",
+            "cuda-none",
+            None,
+        ),
+        ("ptxas fatal   : Unsupported .version 7.8; current version is '7.4'", "ptxas", None),
+        (
+            "*** Error in `/home/a/julia': corrupted double-linked list: 0x0000000000e1ac50 ***",
+            "segfault",
+            None,
+        ),
+        (
+            "amrex::Abort::3::CUDA error 34 in file AMReX_GpuDevice.cpp line 164: CUDA driver is a stub library !!!",
+            "cuda-libraries",
+            None,
+        ),
+        (
+            "[gn1:1703502:0] cma_ep.c:88   process_vm_readv(pid=1703503) returned -1: Bad address",
+            "ucx-cma",
+            None,
+        ),
+        (
+            "gn1:30118:30118 [1] transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed'",
+            "nccl-nvls",
+            None,
+        ),
+        (
+            "slurmstepd: error: pyxis: child 60113 failed with error code: 1\nslurmstepd: error: pyxis: failed to import docker image\n\
+             slurmstepd: error: pyxis: printing enroot log file:\n\
+             slurmstepd: error: pyxis:     [INFO] Fetching image\nslurmstepd: error: pyxis:     Write failed because No space left on device",
+            "disk-full",
+            Some(
+                "slurmstepd: error: pyxis: child 60113 failed with error code: 1; reason: Write failed because No space left on device",
+            ),
+        ),
+        (
+            "slurmstepd: error: pyxis: container start failed with error code: 1\n\
+             slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory",
+            "container",
+            Some(
+                "slurmstepd: error: pyxis: container start failed with error code: 1; reason: \
+                 enroot-switchroot: failed to execute: /bin/bash: No such file or directory",
+            ),
+        ),
     ] {
         let found = first(text, 1).unwrap_or_else(|| panic!("{text}"));
         assert_eq!((found.0, found.2.as_str()), (id, message.unwrap_or(text)), "{text}");
     }
     for text in [
+        "trapFpe: Floating point exception trapping enabled (FOAM_SIGFPE).",
         "checking\ncollect2: error: ld returned 1 exit status",
         "ERROR: pip's dependency resolver does not take into account",
     ] {
