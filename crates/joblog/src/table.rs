@@ -248,7 +248,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-oom",
         Memory,
-        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
+        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|Out of GPU memory|Insufficient memory on accelerator|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
         "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
@@ -544,7 +544,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "hub-name",
         Application,
-        r"HFValidationError|GatedRepoError|RepositoryNotFoundError|huggingface_hub\S*: 40[134] Client Error|40[134] Client Error: .* for url: https://huggingface\.co",
+        r"HFValidationError|GatedRepoError|access a gated repo|RepositoryNotFoundError|huggingface_hub\S*: 40[134] Client Error|40[134] Client Error: .* for url: https://huggingface\.co",
         "the name on the Hub is wrong (a local path that does not exist is taken for one), or access is not granted: HF_TOKEN in the job, the model's licence",
     ),
     cause(

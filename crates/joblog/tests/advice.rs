@@ -280,6 +280,15 @@ fn errors_of_other_languages_are_known() {
             "cuda-libraries",
             None,
         ),
+        ("PMI2_Init failed to initialize.  Return code: 1", "mpi-srun", None),
+        ("ERROR: LoadError: Out of GPU memory trying to allocate 8.000 GiB", "cuda-oom", None),
+        ("ERROR on proc 17: Insufficient memory on accelerator (src/GPU/gpu_extra.h:57)", "cuda-oom", None),
+        (
+            "starting\n Error in routine davcio (10):\nerror writing file bulk.wfc17",
+            "program-error",
+            Some("Error in routine davcio (10): error writing file bulk.wfc17"),
+        ),
+        ("[0] --> FOAM FATAL IO ERROR: keyword div(phi,k) is undefined", "program-error", None),
         (
             "[gn1:1703502:0] cma_ep.c:88   process_vm_readv(pid=1703503) returned -1: Bad address",
             "ucx-cma",
