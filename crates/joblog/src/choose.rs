@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::events::{Event, Read, shown};
 use crate::rule::{Class, Kind};
 use crate::rules::{
-    CONDA, ERROR_LINE, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND, SHELL_COMMAND_MISSING,
-    SLURM_END,
+    CONDA, ERROR_LINE, LACKING, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND,
+    SHELL_COMMAND_MISSING, SLURM_END,
 };
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
@@ -147,11 +147,13 @@ fn without_aborts(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     candidates.into_iter().filter(|(log, event)| !(is_abort(event) && in_another(log))).collect()
 }
 
-/// Without errors that another one in the same log explains: those that the program says it did without, those after Slurm had ended the job,
-/// warnings of NCCL that no error of NCCL followed, and failures to reach a peer where Slurm lost a node. A module that does not exist
-/// is named only before a library or a command that is missing.
+/// Removes errors that another one in the same log explains:
+/// - the program reports that it continued without the part that failed, and another error follows;
+/// - Slurm had ended the job before;
+/// - NCCL warned, no error of NCCL followed, and another error did;
+/// - a peer could not be reached, and Slurm lost a node of the job;
+/// - a module or conda environment was not available, and no library or command was missing after it.
 fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
-    const LACKING: [&str; 4] = ["import", "command-missing", "cuda-libraries", "compiler"];
     let causes = || candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Cause);
     let lost_a_node = causes().any(|(_, event)| event.rule.id == NODE_FAILURE);
     let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);

@@ -29,7 +29,7 @@ pub(crate) struct Event {
     pub(crate) ordinary: usize,
     /// How often its stream had reported a further step before it.
     pub(crate) steps: usize,
-    /// The line before it, or the one behind it, says that the program does without.
+    /// The line before or after its traceback reports that the program continued without the part that failed.
     pub(crate) survived: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Read {
 /// The output of one process, or of all where lines have no label.
 #[derive(Debug, Default)]
 struct Stream {
-    /// Its lines so far: those of other processes may lie between.
+    /// Number of its lines so far. Lines of other processes are not counted.
     lines: usize,
     open: Option<Open>,
     /// The event that a chained traceback continues.
@@ -63,9 +63,9 @@ struct Stream {
     /// An error of NCCL whose own message is the line of the stream with this number.
     quotes: Option<(usize, usize)>,
     last: Option<usize>,
-    /// The last line that said that the program does without something.
+    /// The number of its last line which reports that the program continues without a part that failed.
     survives: Option<usize>,
-    /// The last line of the last traceback.
+    /// The number of the last line of its last traceback.
     closed: Option<usize>,
     /// An exception whose message begins on the next line.
     continues: Option<usize>,
@@ -146,7 +146,7 @@ struct Open {
     is_ignored: bool,
     /// False for a syntax error of the script itself, and where the header is lost.
     has_header: bool,
-    /// The line before it says that the program does without something.
+    /// The line before it reports that the program continues without the part that failed.
     survived: bool,
 }
 
@@ -210,7 +210,7 @@ const FROM: &str = "The above exception was the direct cause of the following ex
 impl Chained {
     /// Whether the first of two exceptions is the cause, by their rows. `cleans_up`: the second one was raised by code that cleans up.
     fn first_is_the_cause(self, first: &Rule, second: &Rule, cleans_up: bool) -> bool {
-        // What is raised from an ignored one is ignored with it.
+        // Python ignored the first exception, and with it those that were raised from it.
         if first.id == rules::IGNORED || first.kind < second.kind {
             return true;
         }
@@ -220,7 +220,7 @@ impl Chained {
     }
 }
 
-/// Words of a program that does without what failed.
+/// Words of a program that continues without the part that failed.
 static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     // "Use X instead" is advice of a message, not what the program does.
     let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|caught, |pruning|pruned|using \S+(?: \S+)? instead";
@@ -229,7 +229,7 @@ static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
 
 /// Whether a line is only the head of a message.
 fn says_more_below(rule: &Rule, text: &str) -> bool {
-    [rules::PROGRAM_ERROR, rules::ERROR_LINE, "aborted"].contains(&rule.id)
+    [rules::PROGRAM_ERROR, rules::ERROR_LINE, rules::ABORTED].contains(&rule.id)
         && (text.ends_with(':') || text.starts_with("Error using "))
 }
 
@@ -322,7 +322,8 @@ impl Reader {
         self.streams.len() - 1
     }
 
-    /// A line that says that the program does without something counts for a traceback that ends just before it, or begins just behind it.
+    /// A line which reports that the program continues without a part that failed: it belongs to the traceback directly before it, else to the one
+    /// directly after it.
     fn survives(&mut self, at: usize, text: &str) {
         let Some(stream) = self.streams.get_mut(at) else { return };
         if !says_it_survived(text) {
@@ -332,7 +333,7 @@ impl Reader {
         if let Some(event) = behind.and_then(|last| self.events.get_mut(last)) {
             event.survived = true;
         } else if !text.contains("ignor") {
-            // `KeyError('index') (ignored)` is about itself.
+            // `KeyError('index') (ignored)` reports an error of its own.
             stream.survives = Some(stream.lines);
         }
     }
@@ -516,7 +517,7 @@ impl Reader {
     /// Lines below PyTorch's `NCCL error in: …`: the meaning of the code, `Last error:`, and NCCL's own message, which is more precise.
     fn of_nccl(&mut self, at: usize, text: &str) -> bool {
         const GENERAL: &str = rules::NCCL_ERROR;
-        const REMOTE: &str = "nccl-remote";
+        const REMOTE: &str = rules::NCCL_REMOTE;
         let Some(stream) = self.streams.get_mut(at) else { return false };
         let last = stream.last.filter(|last| {
             let event = self.events.get(*last);

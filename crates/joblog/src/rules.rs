@@ -22,6 +22,15 @@ pub(crate) const ERROR_LINE: &str = "error-line";
 pub(crate) const MODULE: &str = "module-unknown";
 pub(crate) const CONDA: &str = "conda-shell";
 
+/// The rows of what is missing if a module or a conda environment is not loaded.
+pub(crate) const LACKING: [&str; 4] = ["import", "command-missing", "cuda-libraries", "compiler"];
+
+/// The row of NCCL's report of a peer that ended or a network that failed.
+pub(crate) const NCCL_REMOTE: &str = "nccl-remote";
+
+/// The row of a program that aborted itself.
+pub(crate) const ABORTED: &str = "aborted";
+
 /// The row of a container that did not start.
 pub(crate) const CONTAINER: &str = "container";
 
@@ -80,5 +89,10 @@ mod tests {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), RULES.len());
+    }
+
+    #[test]
+    fn rows_that_code_names_exist() {
+        assert!(LACKING.iter().all(|id| rule(id).is_some()));
     }
 }

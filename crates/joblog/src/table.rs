@@ -2,8 +2,8 @@
 
 use crate::rule::{Class, Hardware, Kind, Rule};
 use crate::rules::{
-    CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE,
-    PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    ABORTED, CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, NCCL_ERROR, NCCL_REMOTE,
+    NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
 };
 
 pub(crate) const fn cause(
@@ -69,7 +69,7 @@ pub const RULES: &[Rule] = &[
         r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|Exception \(either an error or timeout\) detected by watchdog|Received a dump signal due to a collective timeout|Some NCCL operations have failed or timed out|Due to the asynchronous nature of CUDA kernels, subsequent GPU operations|To avoid data inconsistency, we are taking the entire process down|heartbeat monitor (?:timed out|thread)|HeartbeatMonitor|ProcessGroupNCCL's watchdog got stuck|Flight recorder|Timeout at NCCL work|Could not acquire GIL within",
     ),
     follows(
-        "nccl-remote",
+        NCCL_REMOTE,
         r"ncclRemoteError|remote process exited or there was a network error|socketProgress(?:Opt)?: Connection closed by remote peer|Connection closed by remote peer|ncclCommAbort|NCCL communicator was aborted|Call to recv from .* failed : Connection reset by peer|NET/(?:Socket|OFI).*(?:closed|reset) by (?:remote )?peer|Could not receive type from localRank|Socket recv failed while polling|\[Service thread\] Error encountered progressing|\[Proxy Service \d+\] Failed to execute operation",
     ),
     follows(
@@ -617,12 +617,7 @@ pub const RULES: &[Rule] = &[
     ),
     // The program ended by itself. A C++ exception that nothing catches: its message is on the next line.
     cause(CPP_EXCEPTION, Application, r"^uncaught C\+\+ exception: ", ""),
-    cause(
-        "aborted",
-        Application,
-        r"^Aborted|SIGABRT|signal: Aborted|Assertion .* failed\.?$|panicked at",
-        "",
-    ),
+    cause(ABORTED, Application, r"^Aborted|SIGABRT|signal: Aborted|Assertion .* failed\.?$|panicked at", ""),
     cause(
         "segfault",
         Application,

@@ -209,9 +209,9 @@ fn only_the_next_line_is_the_message_of_nccl() {
     );
 }
 
-/// Programs in other languages than Python, and scripts, end with lines of their own.
+/// Programs in other languages than Python, libraries, containers and scripts have messages of their own.
 #[test]
-fn errors_of_other_languages_are_known() {
+fn errors_of_other_programs_are_known() {
     for (text, id, message) in [
         ("ERROR: LoadError: DimensionMismatch: matrix A has dimensions (3,4)", "program-error", None),
         ("ERROR: LoadError: CUDA error: out of memory (code 2, ERROR_OUT_OF_MEMORY)", "cuda-oom", None),

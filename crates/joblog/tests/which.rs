@@ -31,41 +31,13 @@ fn an_error_while_cleaning_up_is_not_the_first_one() {
             "FileNotFoundError: [Errno 2] No such file or directory: 'epoch_14.pth.tmp'",
             "AttributeError: 'NoneType' object has no attribute 'close'",
         ] {
-            is(
-                &[
-                    TRACEBACK,
-                    FRAME,
-                    "    f.write(data)",
-                    quota,
-                    "",
-                    MEANWHILE,
-                    "",
-                    TRACEBACK,
-                    FRAME,
-                    clean_up,
-                    second,
-                ],
-                "disk-full",
-                quota,
-            );
-            let of_data = "KeyError: 'tokens'";
-            is(
-                &[
-                    TRACEBACK,
-                    FRAME,
-                    "    batch['tokens']",
-                    of_data,
-                    "",
-                    MEANWHILE,
-                    "",
-                    TRACEBACK,
-                    FRAME,
-                    clean_up,
-                    second,
-                ],
-                "exception",
-                of_data,
-            );
+            for (rule, code, error) in [
+                ("disk-full", "    f.write(data)", quota),
+                ("exception", "    batch['tokens']", "KeyError: 'tokens'"),
+            ] {
+                let first = [TRACEBACK, FRAME, code, error, "", MEANWHILE, ""];
+                is(&[&first[..], &[TRACEBACK, FRAME, clean_up, second]].concat(), rule, error);
+            }
         }
     }
     let in_exit =
