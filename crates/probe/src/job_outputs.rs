@@ -92,7 +92,7 @@ pub fn job_outputs(
             all.more = true;
             break;
         }
-        let mut rank = rank(&dir.join("environ"));
+        let Some(mut rank) = rank(proc, pid, stat.parent, uid) else { continue };
         if NO_RANKS.contains(&step.as_str()) {
             rank.slurm = None;
         }
@@ -157,19 +157,40 @@ fn is_written(fd: &Path) -> bool {
     fs::symlink_metadata(fd).is_ok_and(|meta| meta.mode() & 0o200 != 0)
 }
 
-fn rank(environ: &Path) -> Rank {
-    let mut bytes = Vec::new();
-    let read = fs::File::open(environ).and_then(|file| file.take(ENVIRON_BYTES).read_to_end(&mut bytes));
-    if read.is_err() {
-        return Rank::default();
+/// The rank of a process; `None` if it is about to end. While a process begins a program it has no environment: that of its parent
+/// counts, else its files would belong to no rank.
+fn rank(proc: &Path, pid: u32, parent: u32, uid: u32) -> Option<Rank> {
+    let environ = environ(proc, pid);
+    if !environ.is_empty() {
+        return Some(stated(&environ));
     }
+    if !matches!(read_stat(proc, pid), Ok(Some(stat)) if !stat.exiting()) {
+        return None;
+    }
+    let is_users = fs::metadata(proc.join(parent.to_string())).is_ok_and(|meta| meta.uid() == uid);
+    Some(if is_users { stated(&self::environ(proc, parent)) } else { Rank::default() })
+}
+
+/// Empty where it cannot be read.
+fn environ(proc: &Path, pid: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(proc.join(pid.to_string()).join("environ"));
+    let read = file.and_then(|file| file.take(ENVIRON_BYTES).read_to_end(&mut bytes));
+    if read.is_err() {
+        bytes.clear();
+    }
+    bytes
+}
+
+/// The rank that an environment states.
+fn stated(environ: &[u8]) -> Rank {
     let value = |name: &[u8]| -> Option<u32> {
-        let mut entries = bytes.split(|byte| *byte == 0);
+        let mut entries = environ.split(|byte| *byte == 0);
         let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))?;
         std::str::from_utf8(value).ok()?.parse().ok()
     };
     let start =
-        bytes.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(START)?.strip_prefix(b"="));
+        environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(START)?.strip_prefix(b"="));
     Rank {
         launched: LAUNCHERS.into_iter().find_map(value),
         slurm: value(SLURM),
@@ -317,6 +338,19 @@ mod tests {
         assert_eq!((all.ranks.as_slice(), all.files[0].size), (&[4, 5][..], 4));
         assert_eq!(of_job(8, uid), JobOutputs::default());
         assert_eq!(of_job(7, uid + 1), JobOutputs::default());
+    }
+
+    #[test]
+    fn a_process_that_begins_a_program_has_the_rank_of_its_parent() {
+        let node = Node(tempfile::tempdir().unwrap());
+        node.process(30, "0", b"SLURM_PROCID=1\0", ["1.out", "1.out"]);
+        let begins = node.process(31, "0", b"", ["1.out", "1.out"]);
+        stat(&begins, 31, 30);
+        assert_eq!(node.outputs(), [("1.out".to_owned(), Some(1))]);
+        // One without an environment of its own whose parent is slurmstepd.
+        let alone = node.process(32, "0", b"", ["2.out", "2.out"]);
+        stat(&alone, 32, 1);
+        assert_eq!(node.outputs()[1], ("2.out".to_owned(), None));
     }
 
     #[test]

@@ -66,9 +66,11 @@ pub(crate) fn first_error(attempt: &Attempt, logs: &[JobLog]) -> Option<FirstErr
     let row = rule(&first.rule).unwrap_or(EXCEPTION);
     let others = known().filter(|(other, _)| other.node != log.node);
     let consequences: u64 = of_attempt().map(|log| log.found.consequences).sum();
-    // A launcher's own lines follow as well from the end of the only rank.
-    let ranks: BTreeSet<u32> = attempt.nodes.iter().flat_map(|node| node.ranks.iter().copied()).collect();
-    let followed = ranks.len() != 1 && (others.clone().count() > 0 || consequences > 0);
+    // A launcher's own lines follow as well from the end of the only rank, which has number 0.
+    let seen = attempt.nodes.iter().flat_map(|node| node.ranks.iter().copied());
+    let ranks: BTreeSet<u32> = seen.chain(first.rank).collect();
+    let is_only = ranks.len() == 1 && ranks.contains(&0);
+    let followed = !is_only && (others.clone().count() > 0 || consequences > 0);
     let later = others.filter_map(|(_, other)| {
         let apart = other.when? - first.when?;
         (first.exact && other.exact && apart >= 0.0).then_some(apart)

@@ -82,6 +82,12 @@ fn no_other_rank_follows_the_only_one() {
     assert_eq!(report.first_error.unwrap().what, "rank 0 on n1: torchrun: x");
     let report = merged(nodes(256), vec![log("n1", error("torchrun-failed", "torchrun: x", 0), 3)], "FAILED");
     assert_eq!(report.first_error.unwrap().what, "rank 0 on n1: torchrun: x; other ranks followed");
+    // The job ended before the sampler of n1 had seen rank 0.
+    let mut late = nodes(256);
+    late[0].ranks.clear();
+    let report = merged(late, vec![log("n1", LogError { ahead_s: None, ..bad_sample() }, 3)], "FAILED");
+    let said = "rank 1 on n2: ValueError: bad sample in shard 17 (train.py:88); other ranks followed";
+    assert_eq!(report.first_error.unwrap().what, said);
 }
 
 #[test]
