@@ -1,6 +1,5 @@
 //! When the steps of a job that hangs are ended.
 
-use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -8,8 +7,9 @@ use railgate_guard::GuardConfig;
 use railgate_model::UnixMillis;
 use railgate_node_report::plain::clock;
 use railgate_node_report::{Hang, HangKind};
-use railgate_runner::{HangEnd, HungJob, append_to_log};
+use railgate_runner::{HangEnd, HungJob};
 
+use crate::job_log::JobLog;
 use crate::run::Mine;
 
 /// Time from SIGTERM to SIGKILL, as Slurm's `KillWait` by default, and from there until the step counts as not ended.
@@ -74,8 +74,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) start: u32,
     /// A rank of this node has not ended, or none is known. The script of the job may run on without them.
     pub(crate) runs: bool,
-    /// The job's own log; `None`: Slurm is asked for it.
-    pub(crate) log: Option<PathBuf>,
+    pub(crate) log: JobLog,
 }
 
 /// What has to be recorded.
@@ -116,7 +115,7 @@ impl Ending {
                 self.work(mine, move || {
                     announced
                         .announce()
-                        .inspect_err(|why| tell(&announced, log.as_deref(), &not_ended.replace("WHY", why)))
+                        .inspect_err(|why| log.append(&announced.job, &not_ended.replace("WHY", why)))
                 });
             }
             (Stage::Announced(hung), None) => self.work(mine, move || hung.withdraw()),
@@ -147,7 +146,7 @@ impl Ending {
                 let why = format!("the step still runs {} s after SIGKILL", KILL_AFTER.as_secs());
                 let (log, said) = (wish.log.clone(), attempt.not_ended.replace("WHY", &why));
                 self.work(mine, move || {
-                    tell(attempt.end.hung(), log.as_deref(), &said);
+                    log.append(&attempt.end.hung().job, &said);
                     log_failure(attempt.end.hung(), attempt.end.take_back());
                     Ok(())
                 });
@@ -193,10 +192,10 @@ impl Ending {
             let permitted = of_end.permit();
             match &permitted {
                 Ok(()) => {
-                    tell(of_end.hung(), log.as_deref(), &done);
+                    log.append(&of_end.hung().job, &done);
                     signal(&of_end, &step, false);
                 }
-                Err(why) => tell(of_end.hung(), log.as_deref(), &not_permitted.replace("WHY", why)),
+                Err(why) => log.append(&of_end.hung().job, &not_permitted.replace("WHY", why)),
             }
             permitted
         });
@@ -227,13 +226,6 @@ fn log_failure(hung: &HungJob, changed: Result<(), String>) {
 fn signal(end: &HangEnd, step: &str, kill: bool) {
     if let Err(why) = end.signal(step, kill) {
         tracing::info!(job = end.hung().job.id, step, "guard: {why}");
-    }
-}
-
-/// Adds a line to the job's log; a file server may not answer, so this is no reason to wait.
-fn tell(hung: &HungJob, log: Option<&Path>, text: &str) {
-    if let Err(why) = append_to_log(&hung.job, log, text) {
-        tracing::info!(job = hung.job.id, "the line about the hang is not written: {why}");
     }
 }
 

@@ -1,7 +1,6 @@
 //! Feeds the guard with what the sampler sees, and records what it finds.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use railgate_guard::{Guard, GuardConfig, GuardMode, News, NodeSample, RankSample};
 use railgate_model::{UnixMillis, XidEvent};
@@ -12,12 +11,13 @@ use railgate_node_report::usage::format::HeadGpu;
 use railgate_node_report::usage::{Sample, State};
 use railgate_node_report::{Hang, HangAct, HangActKind, HangKind, Hangs, TaskRank, programs};
 use railgate_rundir::HangChoice;
-use railgate_runner::{SAMPLER_HANGS, append_to_log, guard_of_job, looks_at_others};
+use railgate_runner::{SAMPLER_HANGS, guard_of_job, looks_at_others};
 use railgate_stacks::Target;
 
 use crate::ending::{Ending, Told, Wish};
 use crate::evidence::Evidence;
 use crate::gpu_errors::GpuErrors;
+use crate::job_log::{JobLog, LastWrite};
 use crate::nodes::Nodes;
 use crate::outputs::Outputs;
 use crate::pauses::Pausing;
@@ -44,6 +44,8 @@ pub(crate) struct Guarding {
     /// `None`: the site has turned it off.
     guard: Option<Guard>,
     states: States,
+    log: JobLog,
+    written: LastWrite,
     gpu_errors: GpuErrors,
     evidence: Evidence,
     /// The stacks of this wait are taken.
@@ -64,7 +66,20 @@ impl Guarding {
         let (states, evidence, ending) = (States::default(), Evidence::default(), Ending::default());
         let nodes = Nodes::new(mine);
         let gpu_errors = GpuErrors::new(mine);
-        Guarding { guard, states, gpu_errors, evidence, taken: false, ending, nodes, config, choice }
+        let (log, written) = (JobLog::default(), LastWrite::default());
+        Guarding {
+            guard,
+            states,
+            log,
+            written,
+            gpu_errors,
+            evidence,
+            taken: false,
+            ending,
+            nodes,
+            config,
+            choice,
+        }
     }
 
     /// Adds a sample. Returns whether the partial report is to be written soon.
@@ -85,7 +100,7 @@ impl Guarding {
             ranks: &rank_samples,
             counts: seen.pausing.counts(),
             alone,
-            logged: self.states.logged(),
+            logged: self.written.of_job(self.states.logged(), &self.log),
             ports_down: self.states.ports_down(),
             gpu_errors: self.gpu_errors.known(),
         };
@@ -119,12 +134,12 @@ impl Guarding {
             self.evidence.take(mine, targets, gpu_states(seen, &gpus), ras);
         }
         if let Some(news) = news {
-            self.record(mine, &news, outputs.log());
+            self.record(mine, &news, self.log.at(outputs.log()));
         }
         if self.config.mode == GuardMode::End {
             let rank = of_step.values().flatten().next().copied();
             let runs = rank_samples.is_empty() || rank_samples.iter().any(|one| one.ended.is_none());
-            self.end(mine, rank, runs, sample.end(), outputs.log());
+            self.end(mine, rank, runs, sample.end(), self.log.at(outputs.log()));
         }
         soon
     }
@@ -140,14 +155,7 @@ impl Guarding {
     }
 
     /// Ends the step of this rank if the job hangs for long enough.
-    fn end(
-        &mut self,
-        mine: &Mine,
-        rank: Option<&TaskRank>,
-        runs: bool,
-        now: UnixMillis,
-        log: Option<PathBuf>,
-    ) {
+    fn end(&mut self, mine: &Mine, rank: Option<&TaskRank>, runs: bool, now: UnixMillis, log: JobLog) {
         let Some(guard) = &mut self.guard else { return };
         let (whose, storage) = match self.choice {
             Some(choice) => ("--railgate-hang=end", choice.after.is_some()),
@@ -172,7 +180,7 @@ impl Guarding {
         }
     }
 
-    fn record(&self, mine: &Mine, news: &News, log: Option<PathBuf>) {
+    fn record(&self, mine: &Mine, news: &News, log: JobLog) {
         let Some(guard) = &self.guard else { return };
         if let Err(why) = mine.dir.write_json(SAMPLER_HANGS, guard.hangs()) {
             tracing::warn!(job = mine.job, "sampler: {SAMPLER_HANGS}: {why}");
@@ -190,14 +198,10 @@ impl Guarding {
 }
 
 /// Adds a line to the job's log, in a thread: a file server may not answer.
-fn notify(mine: &Mine, hang: &Hang, log: Option<PathBuf>) {
+fn notify(mine: &Mine, hang: &Hang, log: JobLog) {
     let (job, text) = (mine.report.job.clone(), line(&mine.report.node, mine.job, hang));
-    let write = move || {
-        if let Err(why) = append_to_log(&job, log.as_deref(), &text) {
-            tracing::info!(job = job.id, "the line about the hang is not written: {why}");
-        }
-    };
-    if let Err(why) = std::thread::Builder::new().stack_size(256 << 10).spawn(write) {
+    if let Err(why) = std::thread::Builder::new().stack_size(256 << 10).spawn(move || log.append(&job, &text))
+    {
         tracing::info!(job = mine.job, "sampler: the line about the hang is not written: {why}");
     }
 }

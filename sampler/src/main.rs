@@ -17,6 +17,7 @@ mod gpu_errors;
 mod gpus;
 mod guard;
 mod host;
+mod job_log;
 mod live;
 mod nodes;
 mod outputs;

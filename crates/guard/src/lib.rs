@@ -42,6 +42,8 @@ const BEGUN_S: f64 = 10.0;
 const SUSPICIOUS: UnixMillis = 15_000;
 /// The same if no GPU waits, and those of other nodes may, milliseconds. Idle jobs of several nodes cost a probe from then on.
 const SUSPICIOUS_IDLE: UnixMillis = 60_000;
+/// Longest time without values of any GPU after which a wait goes on, milliseconds. On a busy node their reader is late.
+const LATE: UnixMillis = 30_000;
 /// A hang that no sample has confirmed for this long ends no job, milliseconds. The first node of a job looks at the others every 30 s.
 const CONFIRMED: UnixMillis = 90_000;
 
@@ -54,6 +56,8 @@ pub struct Guard {
     worked_s: f64,
     /// Since when GPUs wait and none works.
     since: Option<UnixMillis>,
+    /// Time without values of any GPU up to now, milliseconds.
+    unknown: UnixMillis,
     /// Since when no GPU works, after they had begun to.
     still: Option<UnixMillis>,
     rests: Rests,
@@ -79,6 +83,7 @@ impl Guard {
             hangs,
             worked_s: 0.0,
             since: None,
+            unknown: 0,
             still: None,
             rests: Rests::default(),
             confirmed: None,
@@ -212,6 +217,9 @@ impl Guard {
             _ => self.rests.clear(),
         }
         // Suspended time and time without samples do not count.
+        if self.is_late(sample) {
+            return None;
+        }
         if !sample.running || works || !waits {
             self.since = None;
             // GPUs that are idle, suspended or not sampled have made no progress.
@@ -227,6 +235,19 @@ impl Guard {
             Some(open) if found.is_none() && is_refuted(open) => self.end(sample.end),
             _ => found.and_then(|found| self.name(found)),
         }
+    }
+
+    /// Whether a sample without values of any GPU interrupts a wait for a short time. The wait is shorter by that time.
+    fn is_late(&mut self, sample: &NodeSample<'_>) -> bool {
+        if !sample.running || sample.gpus.iter().any(|gpu| *gpu != GpuActivity::Unknown) {
+            self.unknown = 0;
+            return false;
+        }
+        let length = sample.end.saturating_sub(sample.start);
+        self.unknown = self.unknown.saturating_add(length);
+        let since = self.since.filter(|_| self.unknown <= LATE);
+        self.since = since.map(|since| since.saturating_add(length).min(sample.end));
+        self.since.is_some()
     }
 
     /// Ends the open hang, when work has gone on.

@@ -380,6 +380,23 @@ fn times_of_which_nothing_is_known_end_no_hang_and_begin_none() {
 }
 
 #[test]
+fn samples_without_values_of_the_gpus_only_delay_a_hang() {
+    let named_after = |without| {
+        let mut run = Run::rank_2(asleep());
+        let waits = run.gpus.clone();
+        for _ in 0..20 {
+            run.gpus.clone_from(&waits);
+            run.pass(20);
+            run.gpus = vec![GpuActivity::Unknown; 4];
+            run.pass(without);
+        }
+        run.named().map(|hang| (hang.named - hang.since) / 1000)
+    };
+    assert_eq!([named_after(0), named_after(5), named_after(30)], [Some(150), Some(150), Some(150)]);
+    assert_eq!(named_after(35), None);
+}
+
+#[test]
 fn suspicion_comes_before_any_hang() {
     let mut run = Run::rank_2(asleep());
     assert!(!run.guard.is_suspicious(run.now));

@@ -49,8 +49,9 @@ pub const SAMPLER_FILES: [&str; 5] =
 /// The message that ends the sampler.
 pub const SAMPLER_END: &[u8] = b"end\n";
 
-/// Longest wait for the sampler to end; writing its last lines takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for the sampler to end. Writing its last lines takes milliseconds, on a busy node seconds; the samples of one that is killed
+/// have no end.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How the sampler of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

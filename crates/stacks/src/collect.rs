@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::task::{Found, NATIVE, PYTHON, PythonStack, STATES, StackOrder, StateOf, StateOrder};
 
-/// Deadline of one process.
+/// Deadline of one process, each time.
 const EACH: Duration = Duration::from_secs(2);
+/// How often a process is read at most. On a busy node a child may be late.
+const TRIES: usize = 2;
 /// With less time left, no child is started.
 const LEAST: Duration = Duration::from_millis(100);
 /// Processes that are read at the same time. Each child may use up to a gigabyte.
@@ -48,7 +50,7 @@ impl From<&TaskRank> for Target {
     }
 }
 
-/// Takes the stacks of the processes in the order. Each process has at most two seconds. Returns within `deadline` plus
+/// Takes the stacks of the processes in the order. Each process has at most two seconds, and two more after all others if it did not answer. Returns within `deadline` plus
 /// [`railgate_child::GRACE`], with what is known by then: every process that the order names has an entry, and one that was not
 /// read has the reason.
 pub fn collect(order: &Order, deadline: Duration) -> Stacks {
@@ -86,17 +88,28 @@ fn each<T: for<'de> Deserialize<'de>>(
     targets: &[Target],
     left: &impl Fn() -> Duration,
 ) -> Vec<Found<T>> {
-    let mut all = Vec::new();
-    for chunk in targets.chunks(AT_ONCE) {
-        if left() < LEAST {
-            break;
+    let mut all: Vec<Found<T>> = targets.iter().map(|_| Err("no time was left".to_owned())).collect();
+    let mut open: Vec<usize> = (0..targets.len()).collect();
+    for _ in 0..TRIES {
+        let mut silent = Vec::new();
+        for chunk in open.chunks(AT_ONCE) {
+            if left() < LEAST {
+                break;
+            }
+            let limit = left().min(EACH);
+            let targets = chunk.iter().filter_map(|at| targets.get(*at));
+            let calls = targets.map(|target| call(task, &StackOrder::new(order, *target), limit));
+            for (at, ended) in chunk.iter().zip(run_all(calls.collect())) {
+                if matches!(ended.outcome, Outcome::Silent) {
+                    silent.push(*at);
+                }
+                if let Some(found) = all.get_mut(*at) {
+                    *found = reply::<Found<T>>(ended, limit).and_then(|found| found);
+                }
+            }
         }
-        let limit = left().min(EACH);
-        let calls = chunk.iter().map(|target| call(task, &StackOrder::new(order, *target), limit));
-        let ended = run_all(calls.collect());
-        all.extend(ended.into_iter().map(|ended| reply::<Found<T>>(ended, limit).and_then(|found| found)));
+        open = silent;
     }
-    all.resize_with(targets.len(), || Err("no time was left".to_owned()));
     all
 }
 

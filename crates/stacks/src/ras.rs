@@ -25,7 +25,7 @@ use socket::uid_of;
 
 pub(crate) const RAS: &str = "hang-ras";
 /// For the child, and within it for the answer, so that the child can report why there is none. NCCL itself collects for five seconds.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(14);
 const ANSWER_BY: Duration = Duration::from_secs(9);
 const COLLECTS_S: u32 = 5;
 /// Longest answer: some 500 bytes for each rank of each communicator.

@@ -79,10 +79,12 @@ pub(super) fn files(built: &Path, plugin: &Path, common: &Path, slurm_etc: &Path
     put(&common.join("etc/railgate/periodic.sh"), periodic, 0o755)
 }
 
-/// The text of one machine's railgate.toml: the common settings, then those of the test, then those of the machine.
+/// The text of one machine's railgate.toml: the common settings, then those of the test, then those of the machine. A report that is stored
+/// later than its deadline, 5 s by default, stays on its node: too soon for a machine that six clusters use.
 pub(super) fn configuration(source: Option<&toml::Table>, over: &[&toml::Table]) -> Result<String> {
-    let mut config: toml::Table =
-        toml::from_str(&format!("[gate]\nmode = 'enforce'\n[report]\ndir = '{REPORTS}'\n"))?;
+    let mut config: toml::Table = toml::from_str(&format!(
+        "[gate]\nmode = 'enforce'\n[report]\ndir = '{REPORTS}'\ndeadline = '60s'\n"
+    ))?;
     if let Some(source) = source {
         let mut table = toml::Table::new();
         table.insert("source".to_owned(), toml::Value::Table(source.clone()));

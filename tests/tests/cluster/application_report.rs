@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use railgate_tests::accounting::{COMMENTS, SACCT, SACCTMGR};
-use railgate_tests::cluster::{Builder, Cluster, Session};
+use railgate_tests::cluster::{Builder, Cluster, REPORTS, Session};
 use railgate_tests::poll;
 use serde_json::Value;
 
@@ -32,6 +32,16 @@ for number in range(last):
         with railgate.checkpoint():
             time.sleep(0.05)
 sys.exit(3 if wish == "nan" else 0)
+"#;
+
+/// The epilog of the second node waits three seconds for the report of the first. On a busy machine that takes longer.
+const WAITS: &str = r#"#!/bin/sh
+[ "$SLURMD_NODENAME" = gn2 ] || exit 0
+for _ in $(seq 200); do
+    grep -q '"exit":{"status"' "REPORTS/test/$SLURM_JOB_ID/0/gn1.json" && exit 0
+    sleep 0.1
+done
+exit 0
 "#;
 
 const LOSSES: [&str; 2] = ["2.71828", "31415.9"];
@@ -67,101 +77,97 @@ fn elsewhere(cluster: &Cluster) -> Result<String> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn steps_reported_by_a_loop_are_in_the_jobs_report() -> Result<()> {
-    Builder::new(2).config("[stats]\nsample = '1s'\n[metrics]\ndir = '/var/lib/railgate/metrics'\n")?.test(
-        |cluster| {
-            let alice = cluster.alice();
-            cluster.write("ctl", "/home/rgalice/railgate.py", HELPER)?;
-            cluster.write("ctl", "/home/rgalice/loop.py", LOOP)?;
-            let looping = |wish: &str, steps: u32| {
-                let script = format!("srun python3 /home/rgalice/loop.py {wish} {steps}\n");
-                alice.sbatch(&["-N2", "--ntasks-per-node=1", "--gres=gpu:1", "-o", "log.%j"], &script)
-            };
-            let (well, keep) = (looping("no", 60)?, looping("keep", 60)?);
-            cluster.wait_job(well, &["COMPLETED"], MINUTE)?;
-            cluster.wait_job(keep, &["COMPLETED"], MINUTE)?;
-            // Runs alone, since the epilog of the second node waits only three seconds for the report of the first.
-            let nan = looping("nan", 60)?;
-            cluster.wait_job(nan, &["FAILED"], MINUTE)?;
+    let builder =
+        Builder::new(2).config("[stats]\nsample = '1s'\n[metrics]\ndir = '/var/lib/railgate/metrics'\n")?;
+    builder.file("/etc/slurm/epilog.d/50-wait", &WAITS.replace("REPORTS", REPORTS)).test(|cluster| {
+        let alice = cluster.alice();
+        cluster.write("ctl", "/home/rgalice/railgate.py", HELPER)?;
+        cluster.write("ctl", "/home/rgalice/loop.py", LOOP)?;
+        let looping = |wish: &str, steps: u32| {
+            let script = format!("srun python3 /home/rgalice/loop.py {wish} {steps}\n");
+            alice.sbatch(&["-N2", "--ntasks-per-node=1", "--gres=gpu:1", "-o", "log.%j"], &script)
+        };
+        let (well, keep) = (looping("no", 60)?, looping("keep", 60)?);
+        cluster.wait_job(well, &["COMPLETED"], MINUTE)?;
+        cluster.wait_job(keep, &["COMPLETED"], MINUTE)?;
+        let nan = looping("nan", 60)?;
+        cluster.wait_job(nan, &["FAILED"], MINUTE)?;
 
-            let (text, json) = both_reports(&alice, well)?;
-            in_order(&one_line(&text), &["VERDICT", "MODEL", "MFU", "[PaLM", "GOODPUT", "%", "checkpoint"]);
-            let found = ranks(&json)?;
-            assert_eq!(found.len(), 2, "{json}");
-            for (number, rank) in found.iter().enumerate() {
-                assert_eq!(rank["rank"].as_u64(), u64::try_from(number).ok());
-                assert_eq!(
-                    (rank["steps"].as_u64(), rank["last_number"].as_u64()),
-                    (Some(60), Some(59)),
-                    "{rank}"
-                );
-                assert_eq!(
-                    (rank["step_s"]["count"].as_u64(), rank["checkpoints"].as_u64()),
-                    (Some(59), Some(1))
-                );
-                assert_eq!(rank["tokens"].as_f64(), Some(60.0 * 4096.0));
-                assert!(
-                    rank["step_s"]["min"].as_f64() >= Some(0.015) && rank["input_s"].as_f64() >= Some(0.29),
-                    "{rank}"
-                );
-            }
-            // Computed from the ranks' figures: 6 N + 12 L H Q T, two GPUs of 989.4 TFLOP/s.
-            let flops = 6.0 * 1e9 + 12.0 * 16.0 * 16.0 * 64.0 * 1024.0;
-            let rate: f64 = found
-                .iter()
-                .map(|rank| 59.0 * 4096.0 / rank["step_s"]["total"].as_f64().unwrap_or(f64::NAN))
-                .sum();
-            let model = &json["attempts"][0]["analysis"]["model"]["known"];
-            let said = model["fraction"].as_f64().context("fraction")?;
-            assert!((said / (rate * flops / (2.0 * 989.4e12)) - 1.0).abs() < 0.02, "{said} {model}");
-            let good = &json["attempts"][0]["analysis"]["goodput"]["known"];
-            let seconds = |name: &str| good[name].as_f64().unwrap_or(f64::NAN);
-            let sum =
-                ["productive_s", "start_up_s", "checkpoint_s", "redone_s", "tail_s", "other_s"].map(seconds);
-            assert!((sum.iter().sum::<f64>() - seconds("allocated_s")).abs() < 0.2, "{good}");
-
-            let (text, json) = both_reports(&alice, nan)?;
-            let text = one_line(&text);
-            in_order(&text, &["VERDICT", "the loss was not a number (NaN or infinite) in step 40", "DO"]);
-            let first = &json["attempts"][0]["analysis"]["diagnoses"][0];
+        let (text, json) = both_reports(&alice, well)?;
+        in_order(&one_line(&text), &["VERDICT", "MODEL", "MFU", "[PaLM", "GOODPUT", "%", "checkpoint"]);
+        let found = ranks(&json)?;
+        assert_eq!(found.len(), 2, "{json}");
+        for (number, rank) in found.iter().enumerate() {
+            assert_eq!(rank["rank"].as_u64(), u64::try_from(number).ok());
             assert_eq!(
-                (first["rule"].as_str(), first["class"].as_str()),
-                (Some("nan"), Some("application")),
-                "{first}"
+                (rank["steps"].as_u64(), rank["last_number"].as_u64()),
+                (Some(60), Some(59)),
+                "{rank}"
             );
-            assert!(first["part"].as_str().is_some_and(|part| part.ends_with("rank 1")), "{first}");
-            assert!(text.contains("go back to a checkpoint before that step"));
-            // Only the job's second node has seen it.
-            let said = log(cluster, "rgalice", nan);
-            let want = "railgate: program error: the loss was NaN or infinite in step 40";
-            assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
-            assert_eq!(said.matches("railgate: ").count(), 1, "{said}");
+            assert_eq!((rank["step_s"]["count"].as_u64(), rank["checkpoints"].as_u64()), (Some(59), Some(1)));
+            assert_eq!(rank["tokens"].as_f64(), Some(60.0 * 4096.0));
+            assert!(
+                rank["step_s"]["min"].as_f64() >= Some(0.015) && rank["input_s"].as_f64() >= Some(0.29),
+                "{rank}"
+            );
+        }
+        // Computed from the ranks' figures: 6 N + 12 L H Q T, two GPUs of 989.4 TFLOP/s.
+        let flops = 6.0 * 1e9 + 12.0 * 16.0 * 16.0 * 64.0 * 1024.0;
+        let rate: f64 = found
+            .iter()
+            .map(|rank| 59.0 * 4096.0 / rank["step_s"]["total"].as_f64().unwrap_or(f64::NAN))
+            .sum();
+        let model = &json["attempts"][0]["analysis"]["model"]["known"];
+        let said = model["fraction"].as_f64().context("fraction")?;
+        assert!((said / (rate * flops / (2.0 * 989.4e12)) - 1.0).abs() < 0.02, "{said} {model}");
+        let good = &json["attempts"][0]["analysis"]["goodput"]["known"];
+        let seconds = |name: &str| good[name].as_f64().unwrap_or(f64::NAN);
+        let sum =
+            ["productive_s", "start_up_s", "checkpoint_s", "redone_s", "tail_s", "other_s"].map(seconds);
+        assert!((sum.iter().sum::<f64>() - seconds("allocated_s")).abs() < 0.2, "{good}");
 
-            let crash = submit(&alice, &["-N2", "--gres=gpu:8"])?;
-            started(cluster, crash)?;
-            cluster.hardware("gn2")?.xid(3, 31, None)?;
-            end(cluster, crash, 1)?;
-            cluster.wait_job(crash, &["FAILED"], MINUTE)?;
-            let said = log(cluster, "rgalice", crash);
-            let want = "railgate: likely a program error: Xid 31 on gn2: ";
-            assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
+        let (text, json) = both_reports(&alice, nan)?;
+        let text = one_line(&text);
+        in_order(&text, &["VERDICT", "the loss was not a number (NaN or infinite) in step 40", "DO"]);
+        let first = &json["attempts"][0]["analysis"]["diagnoses"][0];
+        assert_eq!(
+            (first["rule"].as_str(), first["class"].as_str()),
+            (Some("nan"), Some("application")),
+            "{first}"
+        );
+        assert!(first["part"].as_str().is_some_and(|part| part.ends_with("rank 1")), "{first}");
+        assert!(text.contains("go back to a checkpoint before that step"));
+        // Only the job's second node has seen it.
+        let said = log(cluster, "rgalice", nan);
+        let want = "railgate: program error: the loss was NaN or infinite in step 40";
+        assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
+        assert_eq!(said.matches("railgate: ").count(), 1, "{said}");
 
-            // Losses are private: kept only on the user's request, and then only in their own report.
-            let (kept, _) = both_reports(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;
-            assert!(kept.contains("31415.926"), "the user asked for it");
-            for id in [well, nan] {
-                let (text, json) = both_reports(&alice, id)?;
-                let shown = text + &json.to_string();
-                assert!(LOSSES.iter().all(|loss| !shown.contains(loss)), "{shown}");
-            }
-            let theirs = cluster.bob().run(&["railgate", "report", &keep.to_string(), "--format", "json"])?;
-            assert!(theirs.ok().is_err(), "the report belongs to another user");
-            poll::until(MINUTE, "the runs to be gone", || {
-                let seen = elsewhere(cluster)?;
-                Ok((!seen.contains("/run/railgate/jobs/")).then_some(seen))
-            })
-            .map(|seen| assert!(LOSSES.iter().all(|loss| !seen.contains(loss)), "{seen}"))
-        },
-    )
+        let crash = submit(&alice, &["-N2", "--gres=gpu:8"])?;
+        started(cluster, crash)?;
+        cluster.hardware("gn2")?.xid(3, 31, None)?;
+        end(cluster, crash, 1)?;
+        cluster.wait_job(crash, &["FAILED"], MINUTE)?;
+        let said = log(cluster, "rgalice", crash);
+        let want = "railgate: likely a program error: Xid 31 on gn2: ";
+        assert!(said.lines().last().is_some_and(|line| line.starts_with(want)), "{said}");
+
+        // Losses are private: kept only on the user's request, and then only in their own report.
+        let (kept, _) = both_reports(&alice, keep).map(|(text, json)| (json.to_string() + &text, ()))?;
+        assert!(kept.contains("31415.926"), "the user asked for it");
+        for id in [well, nan] {
+            let (text, json) = both_reports(&alice, id)?;
+            let shown = text + &json.to_string();
+            assert!(LOSSES.iter().all(|loss| !shown.contains(loss)), "{shown}");
+        }
+        let theirs = cluster.bob().run(&["railgate", "report", &keep.to_string(), "--format", "json"])?;
+        assert!(theirs.ok().is_err(), "the report belongs to another user");
+        poll::until(MINUTE, "the runs to be gone", || {
+            let seen = elsewhere(cluster)?;
+            Ok((!seen.contains("/run/railgate/jobs/")).then_some(seen))
+        })
+        .map(|seen| assert!(LOSSES.iter().all(|loss| !seen.contains(loss)), "{seen}"))
+    })
 }
 
 #[test]

@@ -49,14 +49,9 @@ const WAIT: &str = "#!/bin/sh
 until [ -e /home/rgalice/marks/go.$SLURM_JOB_ID ]; do sleep 0.2; done
 ";
 
-/// All jobs start at once, on a machine that other clusters use as well. A report that is stored later than the default of 5 s stays on
-/// its node, as it should, and the job's owner does not see it.
-const PATIENT: &str = "report.deadline = \"60s\"";
-
 fn mixed() -> Result<Builder> {
     let mut builder = Builder::new(NODES)
         .config(ALL_MAY_DRAIN)?
-        .config(PATIENT)?
         .slurm_conf("PreemptType", "preempt/partition_prio")
         .slurm_conf("PreemptMode", "REQUEUE")
         .file("/etc/slurm/prolog.d/50-wait", WAIT)

@@ -19,7 +19,7 @@ fn builder(nodes: usize) -> Result<Builder> {
             "SchedulerParameters",
             "nohold_on_prolog_fail,bf_interval=1,sched_interval=5,requeue_delay=600",
         )
-        .slurm_conf("SlurmdTimeout", "10"))
+        .slurm_conf("SlurmdTimeout", "20"))
 }
 
 fn old() -> Result<bool> {

@@ -65,7 +65,7 @@ fn asked(cluster: &Cluster, what: &str) -> Result<Value> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn a_leaf_switch_that_takes_its_nodes_with_it_is_one_incident() -> Result<()> {
-    let builder = Builder::new(6).config(CONFIG)?.slurm_conf("SlurmdTimeout", "10");
+    let builder = Builder::new(6).config(CONFIG)?.slurm_conf("SlurmdTimeout", "20");
     builder.test(|cluster| {
         cluster.root().run(&["install", "-d", "-o", "slurm", "-g", "slurm", "-m", "0700", DIR])?.ok()?;
         past(cluster, "gn[1-6]")?;

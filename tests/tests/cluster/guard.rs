@@ -59,8 +59,10 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
         assert!(said.contains("rank 1 is stopped (SIGSTOP), and 1 GPU waits"), "{said}");
 
         // The owner ends the first one.
-        let live = alice.run(&["railgate", "report", &leaves.to_string(), "--live"])?.ok()?;
-        assert!(one_line(&live).contains(what), "{live}");
+        poll::until(MINUTE, "the hang in the partial report", || {
+            let live = alice.run(&["railgate", "report", &leaves.to_string(), "--live"])?.ok()?;
+            Ok(one_line(&live).contains(what).then_some(()))
+        })?;
         alice.run(&["scancel", &leaves.to_string()])?.ok()?;
         cluster.wait_job(leaves, &["CANCELLED"], MINUTE)?;
         let text = poll::until(MINUTE, "the report", || {
@@ -86,7 +88,10 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
         let mode = std::fs::metadata(cluster.path(CONTROLLER, &file)?)?.mode() & 0o777;
         assert_eq!(mode, 0o600);
 
-        let why = one_line(&alice.run(&["railgate", "why", &stops.to_string()])?.ok()?);
+        let why = poll::until(MINUTE, "the hang in the answer", || {
+            let why = one_line(&alice.run(&["railgate", "why", &stops.to_string()])?.ok()?);
+            Ok(Some(why).filter(|why| why.contains("ANSWER it has been hung since ")))
+        })?;
         let answer =
             why.split_once("ANSWER it has been hung since ").map(|(_, answer)| answer).unwrap_or_default();
         assert!(
@@ -109,7 +114,7 @@ fn a_rank_that_left_or_stopped_is_named_while_the_others_wait() -> Result<()> {
         );
         let took =
             list[0]["named"].as_u64().zip(list[0]["since"].as_u64()).map(|(named, since)| named - since);
-        assert!(took.is_some_and(|took| took < u64::try_from(MINUTE.as_millis()).unwrap()), "{list}");
+        assert!(took.is_some_and(|took| took < 2 * u64::try_from(MINUTE.as_millis()).unwrap()), "{list}");
         Ok(())
     })
 }

@@ -55,6 +55,9 @@ const KINDS: [Kind; 32] = [
 /// Time to wait for a kind that must not be named: 20 s of work, 60 s until a hang is named (`guard.after`), and a margin.
 const LONG: Duration = Duration::from_secs(130);
 
+/// The guard looks at the logs every 10 s, on a busy machine later.
+const LOOK: Duration = Duration::from_secs(25);
+
 /// Starts the ranks as torchrun does: one task of Slurm, which maps NCCL itself, since it has imported PyTorch.
 const LAUNCHER: &str = r#"#!/usr/bin/python3
 import ctypes, os, subprocess, time
@@ -101,12 +104,21 @@ fn play(cluster: &Cluster, kinds: &[Kind], command: &str) -> Result<Vec<String>>
             wrong.push(format!("{play} {quit}: {said}\n{stacks}"));
         }
     }
+    // Time for another look at the logs, to which the guard has written a line.
+    std::thread::sleep(LOOK);
     for id in &jobs {
         alice.run(&["scancel", &id.to_string()])?.ok()?;
     }
     // A rank that is stopped or traced is killed after Slurm's KillWait.
-    for id in jobs {
-        cluster.wait_job(id, &["CANCELLED"], 2 * MINUTE)?;
+    for (id, (play, quit, what)) in jobs.iter().zip(kinds) {
+        cluster.wait_job(*id, &["CANCELLED"], 2 * MINUTE)?;
+        let json = alice.run(&["railgate", "report", &id.to_string(), "--format", "json"])?.ok()?;
+        let json: Value = serde_json::from_str(&json)?;
+        let list = &json["attempts"][0]["nodes"][0]["hangs"]["list"];
+        let to_the_end = list.as_array().is_some_and(|all| all.len() == 1 && all[0]["over"].is_null());
+        if !what.is_empty() && !to_the_end {
+            wrong.push(format!("{play} {quit}: not one hang to the end: {list}"));
+        }
     }
     for node in cluster.nodes() {
         cluster.wait_node(node, "idle", 2 * MINUTE, |node| node.state().starts_with("IDLE"))?;

@@ -143,7 +143,7 @@ fn the_report_is_written_and_the_sampler_ends_after_kills_and_hangs() -> Result<
         for id in [task, step, daemon] {
             let part = part(cluster, id)?;
             assert!(
-                number(&part["usage"]["coverage"]["missing_s"]) < 2.0,
+                number(&part["usage"]["coverage"]["missing_s"]) < 4.0,
                 "{id}: {}",
                 part["usage"]["coverage"]
             );

@@ -290,9 +290,9 @@ fn a_rank_that_leaves_with_0_is_no_fault_of_a_node() -> Result<()> {
     Builder::new(3).test(|cluster| {
         let job = launch(cluster, &["-N3"], "--spares 1 --retry-unknown 1")?;
         begun(cluster, 0, 2)?;
-        does(cluster, 1, 0, "exit 0")?;
+        does(cluster, 1, 0, "touch /shared/left; exit 0")?;
         // As its watchdog ends a rank whose peer does not answer.
-        does(cluster, 0, 0, "sleep 5; exit 6")?;
+        does(cluster, 0, 0, "until [ -e /shared/left ]; do sleep 0.1; done; sleep 5; exit 6")?;
         go(cluster, 0)?;
         ended(cluster, job, "FAILED")?;
         let log = log(cluster);
@@ -337,6 +337,8 @@ fn a_job_that_slurm_or_its_owner_ends_is_not_started_again() -> Result<()> {
     let builder = Builder::new(2)
         .slurm_conf("PreemptType", "preempt/partition_prio")
         .slurm_conf("PreemptMode", "CANCEL")
+        // Time to print why before Slurm kills it, on a busy machine too.
+        .slurm_conf("KillWait", "30")
         .slurm_conf("PartitionName=urgent Nodes", "ALL PriorityTier=10");
     builder.test(|cluster| {
         for (limit, state) in [("10", "CANCELLED"), ("1", "TIMEOUT"), ("10", "PREEMPTED")] {

@@ -139,6 +139,8 @@ fn a_job_moved_ten_times_by_the_gate_is_not_held() -> Result<()> {
         .hardware("h100-sxm:gpu-lost@3");
     builder.test(|cluster| {
         let (alice, root) = (cluster.alice(), cluster.root());
+        // Else the job would start there while the first refusal is being looked at.
+        root.run(&["scontrol", "update", "nodename=gn2", "state=drain", "reason=later"])?.ok()?;
         let id = submit_as(&alice, &["--gres=gpu:8"], WORK)?;
         end(cluster, id, 0)?;
         let nodes = ["gn1", "gn2"];

@@ -33,10 +33,10 @@ fn stuck_in_the_kernel(cluster: &Cluster, node: &str) -> Result<usize> {
 fn a_slow_driver_is_fit_a_silent_one_unknown_once_and_a_stuck_one_unfit() -> Result<()> {
     // slurmd kills a prolog that exceeds its limit and sets the reason "Prolog error".
     let builder =
-        Builder::new(3).slurm_conf("PrologEpilogTimeout", "50").slurm_conf("HealthCheckInterval", "0");
+        Builder::new(3).slurm_conf("PrologEpilogTimeout", "100").slurm_conf("HealthCheckInterval", "0");
     let builder = builder.hardware_of("gn1", "h100-sxm:nvml-slow").hardware_of("gn2", "h100-sxm:nvml-silent");
     let builder = builder.config_of("gn2", "[gate]\ndeadline = '5s'")?;
-    let builder = builder.config_of("gn3", "[gate]\ndeadline = '20s'")?;
+    let builder = builder.config_of("gn3", "[gate]\ndeadline = '40s'")?;
     let builder = builder.config("[breaker]\nmax_percent = 100.0\npartition_max_percent = 100.0")?;
     builder.test(|cluster| {
         let frozen = cluster.frozen_disk("gn3", "/mnt/frozen")?;

@@ -58,7 +58,9 @@ fn a_user_cannot_read_the_job_of_another_user() -> Result<()> {
             let tasks = cluster.read("gn1", &format!("{run}/tasks.json"));
             let live = cluster.alice().run(&["railgate", "report", &id.to_string()])?;
             let seen = tasks.is_ok_and(|tasks| tasks.contains("alices_value"));
-            Ok((seen && live.code == 0).then_some(()))
+            // The last file that the task writes; its launcher is seen before it.
+            let noted = cluster.output("/home/rgalice/noted").is_some_and(|text| text == "note\n");
+            Ok((seen && noted && live.code == 0).then_some(()))
         })?;
 
         // Alice's tasks can read their files.

@@ -23,7 +23,7 @@ fn forgotten(cluster: &Cluster, job: u32) -> Result<()> {
 #[test]
 #[ignore = "needs root and Slurm: cargo xtask test"]
 fn reports_do_not_change_after_slurm_has_purged_the_jobs() -> Result<()> {
-    Builder::new(1).slurm_conf("MinJobAge", "10").test(|cluster| {
+    Builder::new(1).slurm_conf("MinJobAge", "30").test(|cluster| {
         let alice = cluster.alice();
         let quiet = ["-o", "/dev/null"];
         let submit = |words: &[&str], script: &str| alice.sbatch(&[&quiet[..], words].concat(), script);

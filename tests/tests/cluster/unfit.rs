@@ -69,8 +69,8 @@ fn users_are_shown_which_node_failed_and_why() -> Result<()> {
         let moved = cluster.wait_job_until(id, "moved", MINUTE, |job| job.restarts() == 1)?;
         assert!(!moved.reason().contains("Held") && moved.field("Priority") != "0", "{moved:?}");
         let by_itself = "The node is drained and Slurm requeues the job for other nodes.";
-        if moved.state() == "PENDING" {
-            let log = cluster.output(&path).unwrap_or_default();
+        let log = cluster.output(&path).unwrap_or_default();
+        if cluster.job(id)?.state() == "PENDING" {
             assert_eq!(log, format!("{}{by_itself}\n", message("gn4", id)));
         }
         let job = cluster.wait_job(id, &["COMPLETED"], MINUTE)?;

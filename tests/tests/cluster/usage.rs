@@ -122,7 +122,7 @@ fn a_report_has_the_gpu_figures_and_names_the_gaps() -> Result<()> {
         for part in ["sampled_s", "suspended_s", "yielded_s"] {
             assert!(number(&coverage[part]) > 1.5, "{part}: {coverage}");
         }
-        assert!(number(&coverage["missing_s"]) < 2.0, "{coverage}");
+        assert!(number(&coverage["missing_s"]) < 4.0, "{coverage}");
         assert_eq!(found["rails"][0]["errors"]["known"], 3, "{}", found["rails"][0]);
         assert_eq!(found["rails"].as_array().map(Vec::len), Some(8));
         assert_eq!(found["file"], "gn1.samples");
