@@ -83,7 +83,7 @@ fn a_training_ended_at_any_moment_runs_every_step_once() -> Result<()> {
         cluster.root().run(&["install", "-d", "-o", "rgalice", "/shared/alice"])?.ok()?;
         // More steps than a slow machine runs during the whole test.
         let program = "python3 /opt/example_train.py --plain --steps 4000 --save-every 100";
-        let slow = "--step-seconds 0.02 --save-seconds 3";
+        let slow = "--step-seconds 0.02 --save-seconds 1";
         let train = format!("TRAIN={program} {slow} --save-dir {DIR}");
         let settings = [&train, "cpus-per-task=2", "output=train.log", &format!("CHECKPOINTS={DIR}")];
         let id = cluster.alice().sbatch(&[], &filled(cluster, "torchrun-multinode", &settings)?)?;
