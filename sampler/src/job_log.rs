@@ -1,6 +1,7 @@
 //! The job's own log, and the sampler's lines in it.
 //!
-//! The guard takes silent logs for a sign of a hang, and a write for the end of one. A line of the sampler's own is neither.
+//! The guard takes silent logs for a sign of a hang, and a write for the end of one. A line that the sampler wrote must not count as the
+//! job's.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Factor for all deadlines, which are written for an idle machine. A slow one, or one that runs four clusters, is late without
+/// Factor for all deadlines, which are written for an idle machine. A slow one, or one that runs six clusters, is late without
 /// a fault.
 const SLOWER: u32 = 3;
 

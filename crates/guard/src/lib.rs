@@ -42,7 +42,7 @@ const BEGUN_S: f64 = 10.0;
 const SUSPICIOUS: UnixMillis = 15_000;
 /// The same if no GPU waits, and those of other nodes may, milliseconds. Idle jobs of several nodes cost a probe from then on.
 const SUSPICIOUS_IDLE: UnixMillis = 60_000;
-/// Longest time without values of any GPU after which a wait goes on, milliseconds. On a busy node their reader is late.
+/// Values of the GPUs may come late on a busy node. A wait continues for this long without any, milliseconds.
 const LATE: UnixMillis = 30_000;
 /// A hang that no sample has confirmed for this long ends no job, milliseconds. The first node of a job looks at the others every 30 s.
 const CONFIRMED: UnixMillis = 90_000;
@@ -237,7 +237,7 @@ impl Guard {
         }
     }
 
-    /// Whether a sample without values of any GPU interrupts a wait for a short time. The wait is shorter by that time.
+    /// Whether a wait continues although no GPU has a value. That time does not count as waiting.
     fn is_late(&mut self, sample: &NodeSample<'_>) -> bool {
         if !sample.running || sample.gpus.iter().any(|gpu| *gpu != GpuActivity::Unknown) {
             self.unknown = 0;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::events::{Event, Read, shown};
 use crate::rule::{Class, Kind};
 use crate::rules::{
-    CONDA, ERROR_LINE, LACKING, MODULE, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, SHELL_COMMAND,
+    ERROR_LINE, LACKING, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, NOT_LOADED, SHELL_COMMAND,
     SHELL_COMMAND_MISSING, SLURM_END,
 };
 use crate::traceback::Place;
@@ -33,7 +33,7 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
             failures.into_iter().map(move |event| (log, event))
         })
         .collect();
-    let candidates = without_commands(without_weaker_evidence(without_aborts(candidates)));
+    let candidates = without_weak(without_weaker_evidence(without_aborts(candidates)));
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
@@ -115,8 +115,10 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
             if is_caught || upto.saturating_sub(event.ordinary) > gap {
                 break;
             }
-            upto = event.ordinary;
-            steps = event.steps;
+            // Programs print such lines while they work, too: they connect no earlier error with the end.
+            if event.rule.id != ERROR_LINE {
+                (upto, steps) = (event.ordinary, event.steps);
+            }
             kept.push(event);
         }
         kept.into_iter().rev()
@@ -147,21 +149,25 @@ fn without_aborts(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     candidates.into_iter().filter(|(log, event)| !(is_abort(event) && in_another(log))).collect()
 }
 
-/// Removes errors that another one in the same log explains:
-/// - the program reports that it continued without the part that failed, and another error follows;
-/// - Slurm had ended the job before;
-/// - NCCL warned, no error of NCCL followed, and another error did;
+/// Removes errors that another one explains:
+/// - the program reports that it continued without the part that failed, and another error follows in the same log;
+/// - Slurm had ended the job before, by the same log;
+/// - NCCL warned, no error of NCCL is in any log, and another error follows in the same log;
 /// - a peer could not be reached, and Slurm lost a node of the job;
-/// - a module or conda environment was not available, and no library or command was missing after it.
+/// - a module or conda environment was not available, another error follows in the same log, and no library or command was missing after it.
 fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     let causes = || candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Cause);
     let lost_a_node = causes().any(|(_, event)| event.rule.id == NODE_FAILURE);
     let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);
-    let lacking = causes().filter(|(_, event)| LACKING.contains(&event.rule.id));
-    let last_lacking = lacking.map(|(_, event)| event.line).max();
     // A log may have many thousand errors: each is looked up once.
-    let (mut last, mut ended) = (BTreeMap::new(), BTreeMap::new());
-    for (log, event) in causes().filter(|(_, event)| !event.survived && event.rule.id != NCCL_WARN) {
+    let (mut last, mut ended, mut last_lacking) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    for (log, event) in causes().filter(|(_, event)| LACKING.contains(&event.rule.id)) {
+        let line = last_lacking.entry(*log).or_insert(event.line);
+        *line = event.line.max(*line);
+    }
+    let explains =
+        |event: &Event| !event.survived && event.rule.id != NCCL_WARN && !NOT_LOADED.contains(&event.rule.id);
+    for (log, event) in causes().filter(|(_, event)| explains(event)) {
         let line = last.entry((*log, event.stream)).or_insert(event.line);
         *line = event.line.max(*line);
     }
@@ -172,12 +178,12 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
     let is_explained = |log: usize, event: &Event| {
         let is_followed = last.get(&(log, event.stream)).is_some_and(|last| *last > event.line);
         let ended_before = ended.get(&log).is_some_and(|end| *end < event.line);
-        let lacks = last_lacking.is_some_and(|last| last > event.line);
+        let lacks = last_lacking.get(&log).is_some_and(|last| *last > event.line);
         ended_before
-            || [MODULE, CONDA].contains(&event.rule.id) && is_followed && !lacks
+            || NOT_LOADED.contains(&event.rule.id) && is_followed && !lacks
             || event.survived && is_followed
             || event.rule.id == NCCL_WARN && !of_nccl && is_followed
-            || lost_a_node && event.rule.class == Class::Network
+            || lost_a_node && event.rule.class == Class::Network && event.rule.kind == Kind::Cause
     };
     candidates.iter().copied().filter(|(log, event)| !is_explained(*log, event)).collect()
 }
@@ -185,7 +191,7 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
 /// Without commands of the script that failed or do not exist, and lines that a program calls an error, if there is anything else: most
 /// scripts and programs continue after them. A script that ended with a missing command has exit code 127. A launcher that reports another
 /// code, and no signal, says less than a program's own line.
-fn without_commands(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
+fn without_weak(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     const MISSING: [&str; 2] = ["exit code 127", "exitcode: 127"];
     const SIGNALS: [&str; 12] = [
         "Killed",
@@ -208,11 +214,11 @@ fn without_commands(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
             || event.rule.kind == Kind::Exit && !says(event, &SIGNALS)
             || event.rule.id == ERROR_LINE
     };
-    let ended_by_itself = candidates.iter().all(|(_, event)| is_report(event));
+    let only_reports = candidates.iter().all(|(_, event)| is_report(event));
     let is_weak = |event: &Event| match event.rule.id {
         SHELL_COMMAND => true,
         SHELL_COMMAND_MISSING => !is_missing,
-        ERROR_LINE => !ended_by_itself,
+        ERROR_LINE => !only_reports,
         _ => false,
     };
     if candidates.iter().all(|(_, event)| is_weak(event)) {

@@ -29,7 +29,7 @@ pub(crate) struct Event {
     pub(crate) ordinary: usize,
     /// How often its stream had reported a further step before it.
     pub(crate) steps: usize,
-    /// The line before or after its traceback reports that the program continued without the part that failed.
+    /// Its own line, or the one before or after its traceback, reports that the program continued without the part that failed.
     pub(crate) survived: bool,
 }
 
@@ -65,9 +65,9 @@ struct Stream {
     last: Option<usize>,
     /// The number of its last line which reports that the program continues without a part that failed.
     survives: Option<usize>,
-    /// The number of the last line of its last traceback.
+    /// The number of the last line of its last traceback, or of the head of a message.
     closed: Option<usize>,
-    /// An exception whose message begins on the next line.
+    /// An error whose message begins on the next line.
     continues: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
@@ -332,7 +332,7 @@ impl Reader {
         let behind = stream.last.filter(|_| stream.closed == Some(stream.lines - 1));
         if let Some(event) = behind.and_then(|last| self.events.get_mut(last)) {
             event.survived = true;
-        } else if !text.contains("ignor") {
+        } else if !text.ends_with("(ignored)") {
             // `KeyError('index') (ignored)` reports an error of its own.
             stream.survives = Some(stream.lines);
         }
@@ -346,6 +346,7 @@ impl Reader {
 
     fn open(&mut self, at: usize, text: &str) {
         let Some(stream) = self.streams.get_mut(at) else { return };
+        stream.continues = None;
         let is_ignored = std::mem::take(&mut stream.ignores);
         let traceback = Traceback::new(text);
         let survived = stream.survives == Some(stream.lines - 1);
@@ -355,7 +356,7 @@ impl Reader {
             stream.nested = stream.last;
         } else if text.trim_start_matches(' ').starts_with("| ") && stream.group.is_some() {
             stream.nested = stream.group.take();
-        } else if let Some(before) = stream.open.take() {
+        } else if let Some(before) = stream.open.take().filter(|open| open.has_header) {
             // Two processes without labels: their frames cannot be told apart.
             open.traceback.mixed = true;
             open.is_ignored = false;
@@ -369,6 +370,9 @@ impl Reader {
     fn open_without_header(&mut self, at: usize, text: &str) {
         let mut traceback = Traceback::new("");
         traceback.feed(text);
+        if let Some(stream) = self.streams.get_mut(at) {
+            stream.continues = None;
+        }
         let begun = self.lines;
         let open =
             Open { traceback, begun, headers: 1, is_ignored: false, has_header: false, survived: false };
@@ -383,14 +387,23 @@ impl Reader {
         let is_near = stream.closed.is_some_and(|closed| stream.lines <= closed + FAR);
         let continues = stream.continues.take().filter(|_| is_near);
         let Some(event) = continues.and_then(|event| self.events.get_mut(event)) else { return false };
-        if text.contains(MEANWHILE) || text.contains(FROM) {
+        let message = text.trim_start();
+        let rule = rules::of(message);
+        let is_another = |rule: &Rule| match rule.kind {
+            Kind::Consequence => true,
+            Kind::Exit => rule.id != rules::ERROR_LINE,
+            Kind::Cause | Kind::Detail => false,
+        };
+        let is_frame = traceback::is_frame(text);
+        if is_frame || text.contains(MEANWHILE) || text.contains(FROM) || rule.is_some_and(is_another) {
             return false;
         }
-        let message = text.trim_start();
-        event.text = format!("{} {message}", event.text);
-        if let Some(rule) = rules::of(message).filter(|rule| rule.kind == Kind::Cause) {
-            event.rule = rule;
+        if says_it_survived(message) {
+            event.survived = true;
+            return true;
         }
+        event.text = format!("{} {message}", event.text);
+        event.rule = rule.filter(|rule| rule.kind == Kind::Cause).unwrap_or(event.rule);
         true
     }
 
@@ -476,7 +489,8 @@ impl Reader {
     /// A line that stands alone.
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
-        if self.of_nccl(at, text) || self.of_cpp(at, text) || self.of_container(at, text) {
+        let rule = rules::of(text);
+        if self.of_nccl(at, text, rule) || self.of_cpp(at, text) || self.of_container(at, text) {
             return;
         }
         if let Some(stream) = self.streams.get_mut(at) {
@@ -485,7 +499,7 @@ impl Reader {
                 || text.contains("Exception ignored while")
                 || text.contains("Error in atexit._run_exitfuncs");
         }
-        match rules::of(text) {
+        match rule {
             Some(rule) if rule.kind == Kind::Detail => self.survives(at, text),
             Some(rule) => {
                 let begun = self.lines;
@@ -515,7 +529,7 @@ impl Reader {
     }
 
     /// Lines below PyTorch's `NCCL error in: …`: the meaning of the code, `Last error:`, and NCCL's own message, which is more precise.
-    fn of_nccl(&mut self, at: usize, text: &str) -> bool {
+    fn of_nccl(&mut self, at: usize, text: &str, rule: Option<&'static Rule>) -> bool {
         const GENERAL: &str = rules::NCCL_ERROR;
         const REMOTE: &str = rules::NCCL_REMOTE;
         let Some(stream) = self.streams.get_mut(at) else { return false };
@@ -531,7 +545,7 @@ impl Reader {
             return true;
         }
         // NCCL may have no message; the next line is another one then.
-        let Some(rule) = rules::of(text).filter(|rule| rule.id != rules::IGNORED) else { return false };
+        let Some(rule) = rule.filter(|rule| rule.id != rules::IGNORED) else { return false };
         if let Some(event) = quoting.and_then(|quoting| self.events.get_mut(quoting)) {
             if rule.kind == Kind::Cause {
                 let exception = event.text.split_once(": ").filter(|(name, _)| !name.contains(' '));
@@ -555,7 +569,8 @@ impl Reader {
             return false;
         };
         // Another row may know the message.
-        if event.rule.kind != Kind::Exit || message.is_empty() || rules::of(message).is_some() {
+        let is_known = |rule: &Rule| matches!(rule.kind, Kind::Cause | Kind::Consequence);
+        if event.rule.kind != Kind::Exit || message.is_empty() || rules::of(message).is_some_and(is_known) {
             return false;
         }
         event.text = format!("uncaught C++ exception: {name}: {message}");
@@ -593,7 +608,7 @@ impl Reader {
     fn of_abort(&self, at: usize, rule: &'static Rule) -> &'static Rule {
         /// Ordinary lines that may lie between.
         const BETWEEN: usize = 30;
-        let Some(stream) = self.streams.get(at).filter(|_| rule.id == "terminate") else { return rule };
+        let Some(stream) = self.streams.get(at).filter(|_| rule.id == rules::TERMINATE) else { return rule };
         match stream.last.and_then(|last| self.events.get(last)) {
             Some(last)
                 if last.rule.kind == Kind::Consequence && stream.ordinary <= last.ordinary + BETWEEN =>
@@ -614,7 +629,9 @@ impl Reader {
         begun: usize,
     ) -> Option<usize> {
         let stream = self.streams.get_mut(at)?;
-        if self.events.len() >= MOST_EVENTS {
+        // Room for what comes after a flood of lines that a program calls errors.
+        let most = if rule.id == rules::ERROR_LINE { MOST_EVENTS / 2 } else { MOST_EVENTS };
+        if self.events.len() >= most {
             return None;
         }
         stream.last = Some(self.events.len());

@@ -48,7 +48,8 @@ pub enum Kind {
     /// It can be the first error.
     Cause,
     /// A launcher reports that a process ended: which one is known, not why.
-    /// Also an exception that only points at another one, and a command of the script that fails: named if there is no cause.
+    /// Also an exception that only points at another one, a command of the script that fails, and a line that a program calls an error:
+    /// named if there is no cause.
     Exit,
     /// It follows from an error elsewhere: a peer that closed its connection, a timeout of a collective.
     Consequence,
@@ -69,4 +70,30 @@ pub struct Rule {
     pub points_at: Option<Hardware>,
     /// A regular expression, searched in the line without its label.
     pub(crate) pattern: &'static str,
+}
+
+pub(crate) const fn cause(
+    id: &'static str,
+    class: Class,
+    pattern: &'static str,
+    advice: &'static str,
+) -> Rule {
+    Rule { id, class, kind: Kind::Cause, advice, points_at: None, pattern }
+}
+
+/// A row whose text points at hardware.
+pub(crate) const fn points_at(part: Hardware, rule: Rule) -> Rule {
+    Rule { points_at: Some(part), ..rule }
+}
+
+pub(crate) const fn follows(id: &'static str, pattern: &'static str) -> Rule {
+    Rule { id, class: Class::Network, kind: Kind::Consequence, advice: "", points_at: None, pattern }
+}
+
+pub(crate) const fn exit(id: &'static str, pattern: &'static str) -> Rule {
+    Rule { id, class: Class::Application, kind: Kind::Exit, advice: "", points_at: None, pattern }
+}
+
+pub(crate) const fn detail(id: &'static str, pattern: &'static str) -> Rule {
+    Rule { id, class: Class::Application, kind: Kind::Detail, advice: "", points_at: None, pattern }
 }

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
-use crate::rule::{Class, Rule};
-use crate::table::{RULES, cause};
+use crate::rule::{Class, Rule, cause};
+use crate::table::RULES;
 
 /// The rows of a command of the script that failed, and of one that does not exist.
 pub(crate) const SHELL_COMMAND: &str = "shell-command";
@@ -20,7 +20,9 @@ pub(crate) const ERROR_LINE: &str = "error-line";
 
 /// The rows of what a script could not load: a module, a conda environment.
 pub(crate) const MODULE: &str = "module-unknown";
+pub(crate) const MODULE_CONFLICT: &str = "module-conflict";
 pub(crate) const CONDA: &str = "conda-shell";
+pub(crate) const NOT_LOADED: [&str; 3] = [MODULE, MODULE_CONFLICT, CONDA];
 
 /// The rows of what is missing if a module or a conda environment is not loaded.
 pub(crate) const LACKING: [&str; 4] = ["import", "command-missing", "cuda-libraries", "compiler"];
@@ -28,8 +30,9 @@ pub(crate) const LACKING: [&str; 4] = ["import", "command-missing", "cuda-librar
 /// The row of NCCL's report of a peer that ended or a network that failed.
 pub(crate) const NCCL_REMOTE: &str = "nccl-remote";
 
-/// The row of a program that aborted itself.
+/// The rows of a program that aborted itself, and of what C++ prints before.
 pub(crate) const ABORTED: &str = "aborted";
+pub(crate) const TERMINATE: &str = "terminate";
 
 /// The row of a container that did not start.
 pub(crate) const CONTAINER: &str = "container";
@@ -93,6 +96,22 @@ mod tests {
 
     #[test]
     fn rows_that_code_names_exist() {
-        assert!(LACKING.iter().all(|id| rule(id).is_some()));
+        let named = [
+            SHELL_COMMAND,
+            SHELL_COMMAND_MISSING,
+            CPP_EXCEPTION,
+            PROGRAM_ERROR,
+            ERROR_LINE,
+            NCCL_REMOTE,
+            ABORTED,
+            TERMINATE,
+            CONTAINER,
+            SLURM_END,
+            NODE_FAILURE,
+            NCCL_WARN,
+            NCCL_ERROR,
+            IGNORED,
+        ];
+        assert!(named.iter().chain(&LACKING).chain(&NOT_LOADED).all(|id| rule(id).is_some()));
     }
 }

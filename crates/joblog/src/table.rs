@@ -1,51 +1,28 @@
 //! The table of error texts: a row has a pattern, a class, whether the line is a cause or follows from one, and advice.
 
-use crate::rule::{Class, Hardware, Kind, Rule};
+use crate::rule::{Class, Hardware, Rule, cause, detail, exit, follows, points_at};
 use crate::rules::{
-    ABORTED, CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, NCCL_ERROR, NCCL_REMOTE,
-    NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    ABORTED, CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, MODULE_CONFLICT, NCCL_ERROR,
+    NCCL_REMOTE, NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
+    TERMINATE,
 };
-
-pub(crate) const fn cause(
-    id: &'static str,
-    class: Class,
-    pattern: &'static str,
-    advice: &'static str,
-) -> Rule {
-    Rule { id, class, kind: Kind::Cause, advice, points_at: None, pattern }
-}
-
-/// A row whose text points at hardware.
-const fn points_at(part: Hardware, rule: Rule) -> Rule {
-    Rule { points_at: Some(part), ..rule }
-}
-
-const fn follows(id: &'static str, pattern: &'static str) -> Rule {
-    Rule { id, class: Class::Network, kind: Kind::Consequence, advice: "", points_at: None, pattern }
-}
-
-const fn exit(id: &'static str, pattern: &'static str) -> Rule {
-    Rule { id, class: Class::Application, kind: Kind::Exit, advice: "", points_at: None, pattern }
-}
-
-const fn detail(id: &'static str, pattern: &'static str) -> Rule {
-    Rule { id, class: Class::Application, kind: Kind::Detail, advice: "", points_at: None, pattern }
-}
 
 use Class::{Application, Data, Memory, Network, Node, Site, Storage};
 
 const MISSING: &str = "the command does not exist on this node: PATH, module load, the image; if the line names a path, the script runs, reads or writes a file that is missing";
 
+const NO_THREADS: &str = "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers";
+
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
     // Lines of a process that goes on. Before all others, whose texts they quote.
-    detail("warning", r"^\S+:\d+: \w*Warning: |^Warning: +|No valid triton configs\. OutOfResources"),
+    detail("warning", r"^\S+:\d+: \w*Warning: |^Warning: +|No valid triton configs\..* for benchmark choice"),
     detail("pip", r"^ERROR: pip's dependency resolver"),
     detail("retry", r"\b[Rr]etrying (?:in |after |\()|\[Retry \d+/\d+\]|thrown while requesting [A-Z]+ "),
     // A loader, a shell or a linker that goes on without what it names.
     detail(
         "survived",
-        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit|ERROR SUMMARY: 0 errors",
     ),
     detail("mpirun-banner", r"^Primary job\s+terminated normally, but"),
     // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
@@ -107,7 +84,7 @@ pub const RULES: &[Rule] = &[
     ),
     follows(
         "mpi-peer",
-        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|(?:ORTE|PRTE) has lost communication|\[proxy:.*\] HYD",
+        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|(?:ORTE|PRTE) has lost communication|\[proxy:.*\] HYD|cma_ep\.c:\d+\s+process_vm_\w+\(.*No such process",
     ),
     // Before `terminated`: the same lines, with a reason.
     points_at(
@@ -161,7 +138,7 @@ pub const RULES: &[Rule] = &[
         r"See root cause above|See stack trace for root cause|DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|look up to see its traceback|DatasetGenerationError: |InstantiationException: Error|RetryError\[|BrokenProcessPool",
     ),
     exit(
-        "terminate",
+        TERMINATE,
         r"^Fatal Python error: Aborted|terminate called (?:after throwing an instance of|without an active exception|recursively)",
     ),
     // Behind the launchers' rows: some of their lines are of these levels.
@@ -234,9 +211,15 @@ pub const RULES: &[Rule] = &[
         "the driver of the node is older than the program's CUDA needs: use an older build, or ask the admin",
     ),
     cause(
+        "cuda-stub",
+        Site,
+        r"CUDA driver is a stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary",
+        "the program loads CUDA's stub in place of the driver's libcuda: LD_LIBRARY_PATH has a directory `stubs` before the driver's",
+    ),
+    cause(
         "cuda-libraries",
         Site,
-        r"Loaded runtime CuDNN library: .* but source was compiled with|cuDNN version incompatibility|Outdated cu\w+ installation found|Found cu\w+ version \d+, but JAX was built|ptxas (?:\S+ has a bug|too old)|Could not load library libcu|Unable to load any of \{libcu|CUDA driver is a stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary",
+        r"Loaded runtime CuDNN library: .* but source was compiled with|cuDNN version incompatibility|Outdated cu\w+ installation found|Found cu\w+ version \d+, but JAX was built|ptxas (?:\S+ has a bug|too old)|Could not load library libcu|Unable to load any of \{libcu",
         "a library or tool of CUDA is missing, or of another version than the program was built with: the environment or image of this job",
     ),
     cause(
@@ -249,7 +232,7 @@ pub const RULES: &[Rule] = &[
         "cuda-oom",
         Memory,
         r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|Out of GPU memory|Insufficient memory on accelerator|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
-        "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
+        "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; in PyTorch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
         "cuda-illegal-address",
@@ -355,11 +338,25 @@ pub const RULES: &[Rule] = &[
         r"NCCL error|NCCL failure|NCCL operation \w+\(.*\) failed|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|ncclInvalidArgument|DistBackendError",
         "NCCL reported an error; NCCL_DEBUG=INFO shows what led to it",
     ),
+    // Before memory of the host: some releases name the same exception.
+    cause(
+        "triton-resources",
+        Application,
+        r"(?:OutOfResources|OutOfMemoryError): out of resource",
+        "a Triton kernel needs more shared memory or registers than this GPU has: smaller blocks, fewer stages (num_stages), or a version of the kernel for this GPU",
+    ),
     // Memory of the host.
+    cause(
+        "java-heap",
+        Memory,
+        r"Java heap space|GC overhead limit exceeded",
+        "the Java heap is full: a larger -Xmx, within the job's --mem",
+    ),
+    cause("java-threads", Site, r"unable to create (?:new )?native thread", NO_THREADS),
     cause(
         "host-allocation",
         Memory,
-        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|OOM when allocating tensor|Java heap space|memory allocation of \d+ bytes failed|(?:^|[^f])MemoryError|std::bad_alloc",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|Unable to allocate .* for an array with shape|OOM when allocating tensor|memory allocation of \d+ bytes failed|(?:^|[^f])MemoryError|std::bad_alloc",
         "an allocation of host memory was refused: check the size or shape that was asked for; a limit of virtual memory (ulimit -v) looks the same, and \
          a job that uses up its --mem is usually killed instead",
     ),
@@ -376,6 +373,12 @@ pub const RULES: &[Rule] = &[
         "/dev/shm is full: fewer data loader workers, or a larger /dev/shm",
     ),
     // Storage and data.
+    cause(
+        "inotify",
+        Site,
+        r"inotify watch limit reached",
+        "the limit of watched files is reached (fs.inotify.max_user_watches of the node): watch fewer files, or ask the admin",
+    ),
     cause(
         "disk-full",
         Storage,
@@ -481,6 +484,12 @@ pub const RULES: &[Rule] = &[
         )
     },
     cause(
+        MODULE_CONFLICT,
+        Site,
+        r"because these module\(s\) are loaded|conflicts with the currently loaded",
+        "two modules exclude each other: `module purge` first, or unload the one that is named",
+    ),
+    cause(
         MODULE,
         Site,
         r"^Lmod has detected the following error|ModuleCmd_Load\.c.*ERROR|Unable to locate a modulefile for|^The following module\(s\) are unknown|^EnvironmentNameNotFound: ",
@@ -496,7 +505,7 @@ pub const RULES: &[Rule] = &[
     cause(
         CONTAINER,
         Site,
-        r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] (?:No such file|Could not)|FATAL: +(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
+        r"pyxis: .*(?:failed|couldn't|error)|enroot-\w+: .*(?:ERROR|No such)|\[ERROR\] No such file|FATAL: {3}(?:While|could not|container)|nvidia-container-cli: .*error|docker: Error",
         "the container did not start: its image, mounts or the runtime's configuration",
     ),
     cause(
@@ -536,6 +545,12 @@ pub const RULES: &[Rule] = &[
         "the columns that a function of the program returned do not fit together",
     ),
     cause(
+        "reply-format",
+        Application,
+        r"requests\.exceptions\.JSONDecodeError",
+        "the reply of a server is not JSON: print its status and text",
+    ),
+    cause(
         "data-format",
         Data,
         r"JSONDecodeError|DataLossError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
@@ -569,7 +584,7 @@ pub const RULES: &[Rule] = &[
         "no-threads",
         Site,
         r"Resource temporarily unavailable|can't start new thread|pthread_create failed|fork: retry|\[Errno 11\]",
-        "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers",
+        NO_THREADS,
     ),
     cause(
         "mpi-srun",
@@ -586,7 +601,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "ucx-cma",
         Site,
-        r"cma_ep\.c:\d+\s+process_vm_\w+\(",
+        r"cma_ep\.c:\d+\s+process_vm_\w+\(.*(?:Operation not permitted|Bad address)",
         "processes of the node may not read each other's memory, as in separate containers: UCX_TLS=^cma",
     ),
     cause(
@@ -622,7 +637,7 @@ pub const RULES: &[Rule] = &[
         "segfault",
         Application,
         r"Fatal Python error|Segmentation fault|SIGSEGV|signal: Segmentation fault|Signal: Segmentation fault|Illegal instruction|Floating point exception|Caught signal (?:4|6|7|8|11)\b|stack smashing detected|double free or corruption|free\(\): invalid|malloc\(\): |corrupted (?:size|double-linked)|munmap_chunk|core dumped",
-        "a process crashed in native code: PYTHONFAULTHANDLER=1 prints its stack; check the versions of native extensions",
+        "a process crashed in native code: in Python, PYTHONFAULTHANDLER=1 prints its stack, and versions of native extensions may not fit; in Fortran, a stack that is too small looks the same (ulimit -s unlimited)",
     ),
     cause(
         "jax-error",
@@ -631,27 +646,27 @@ pub const RULES: &[Rule] = &[
         "JAX_TRACEBACK_FILTERING=off shows the whole traceback",
     ),
     cause(
-        "triton-resources",
-        Application,
-        r"OutOfResources: out of resource",
-        "a Triton kernel needs more shared memory or registers than this GPU has: smaller blocks, fewer stages (num_stages), or a version of the kernel for this GPU",
-    ),
-    cause(
         "torch-compile",
         Application,
         r"torch\._dynamo\.exc|torch\._inductor\.exc|BackendCompilerFailed|InductorError|triton\.\S*(?:Error|OutOfResources)",
         "torch.compile failed: TORCHDYNAMO_VERBOSE=1, or run once without it",
     ),
     cause(
-        "ptxas",
+        "ptxas-version",
         Site,
+        r"ptxas.*(?:Unsupported \.version|is not defined for option 'gpu-name')",
+        "CUDA's assembler is older than the program's CUDA or this GPU needs: often another ptxas is found first in PATH",
+    ),
+    cause(
+        "ptxas",
+        Application,
         r"ptxas (?:fatal|error)|ptxas returned an error",
-        "CUDA's assembler refused a kernel: often another ptxas is found first in PATH, older than the program's CUDA or this GPU needs",
+        "CUDA's assembler refused a kernel: the line names the reason",
     ),
     cause(
         "loss-not-finite",
         Application,
-        r"(?:loss|Loss|grad(?:ient)?(?: norm)?)\b.{0,60}\b(?:is|are|became|found|rejecting|contains?)\b.{0,20}\b(?:nans?|NaNs?|infs?|Infs?|infinite|not finite)\b|FloatingPointError|found NaN in|Rank \d+, node \S+, device \d+, iteration \d+: Unexpected result nan|exceeded minimum loss scale|Current loss scale already at minimum",
+        r"(?:loss|Loss|grad(?:ient)?(?: norm)?)\b.*\b(?:is|are|became|found|rejecting|contains?)(?:\W+\w+){0,3}\W+(?:nans?|NaNs?|infs?|Infs?|infinite|not finite)\b|FloatingPointError|found NaN in|Rank \d+, node \S+, device \d+, iteration \d+: Unexpected result nan|exceeded minimum loss scale|Current loss scale already at minimum",
         "loss or gradients are not finite: the learning rate, the data of the last steps, the precision",
     ),
     cause("assertion", Application, r"^AssertionError", ""),
@@ -659,13 +674,13 @@ pub const RULES: &[Rule] = &[
     cause(
         PROGRAM_ERROR,
         Application,
-        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .{1,200} : |^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^(?:\[\d+\] )?--> FOAM FATAL (?:IO )?ERROR|^ +Error in routine |\* \[ABORT\] +|^FATAL ERROR: |^amrex::Abort::|^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
+        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .* : |^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^(?:\[\d+\] )?--> FOAM FATAL (?:IO )?ERROR|^ +Error in routine |\* \[ABORT\] +|^FATAL ERROR: |^amrex::Abort::|^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
         "",
     ),
     // The last row of errors: any program's own line.
     exit(
         ERROR_LINE,
-        r"^ *(?:\S{1,60}: )?(?:fatal |FATAL |Fatal )?(?:error|ERROR|Error|fatal|FATAL|Fatal)(?: \S{1,30})?: \S|^make(?:\[\d+\])?: \*\*\* |^CMake Error|(?:^|[ \[|-])(?:ERROR|FATAL|CRITICAL)[\]:| -]+\w",
+        r"^ *(?:\S{1,60}: )?(?:fatal |FATAL |Fatal )?(?:error|ERROR|Error|fatal|FATAL|Fatal)(?: \S{1,30})?: +[^\s\d.+-]|^make(?:\[\d+\])?: \*\*\* |^CMake Error|(?:^|[ \[|-])(?:ERROR|FATAL|CRITICAL)[\]:| -]+\w",
     ),
     detail(
         "cuda-hints",

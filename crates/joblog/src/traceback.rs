@@ -55,7 +55,7 @@ static LAST: LazyLock<Option<Regex>> = LazyLock::new(|| {
 
 /// Whether a line of a frame names code that runs after an error: in a `finally` block, at the end of a `with` block, in a handler.
 fn names_clean_up(text: &str) -> bool {
-    const FUNCTIONS: [&str; 17] = [
+    const FUNCTIONS: [&str; 19] = [
         "__exit__",
         "__aexit__",
         "__del__",
@@ -69,6 +69,8 @@ fn names_clean_up(text: &str) -> bool {
         "shutdown",
         "finalize",
         "on_exception",
+        "on_fit_end",
+        "on_train_end",
         "rmtree",
         "_rmtree",
         "remove",
@@ -80,7 +82,7 @@ fn names_clean_up(text: &str) -> bool {
         None => line.split_once('(').map_or("", |(called, _)| called),
     };
     let name = name.rsplit('.').next().unwrap_or(name);
-    FUNCTIONS.contains(&name) || name.starts_with("on_") && name.ends_with("_end")
+    FUNCTIONS.contains(&name)
 }
 
 /// Whether a line begins a traceback, also one inside a message (`Original Traceback`) or a group.

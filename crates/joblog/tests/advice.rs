@@ -121,6 +121,22 @@ fn each_text_has_the_advice_that_helps() {
         ("gn02: Permission denied (publickey,gssapi-keyex,gssapi-with-mic).", "ssh"),
         ("grep: conf.txt: No such file or directory", "shell-command"),
         ("zmq.error.Again: Resource temporarily unavailable", "zmq"),
+        (
+            "RuntimeError: No valid triton configs. OutOfResources: out of resource: shared memory, Required: 163840",
+            "triton-resources",
+        ),
+        (
+            "torch._inductor.exc.InductorError: NoTritonConfigsError: No valid triton configs. OutOfMemoryError: out of resource: triton_per_fused",
+            "triton-resources",
+        ),
+        ("Cannot load module \"openmpi/4.1.6\" because these module(s) are loaded:", "module-conflict"),
+        ("java.lang.OutOfMemoryError: unable to create new native thread", "java-threads"),
+        ("OSError: [Errno 28] inotify watch limit reached", "inotify"),
+        ("requests.exceptions.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "reply-format"),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "data-format"),
+        ("[ERROR] Could not find tokenizer.model", "error-line"),
+        ("FATAL: could not open control file", "error-line"),
+        ("FATAL:   could not open image /images/a.sif: no such file", "container"),
     ] {
         assert_eq!(first(text, 1).map(|first| first.0), Some(id), "{text}");
     }
@@ -136,6 +152,10 @@ fn lines_of_a_program_that_works_are_no_error() {
         "Loss function is InfoNCE",
         "Caught signal 15, saving checkpoint",
         "Caught signal 10 (SIGUSR1): checkpoint and requeue",
+        "error rate: 0.034",
+        "Validation: error: 12.5 %",
+        "========= ERROR SUMMARY: 0 errors",
+        "the loss scaler is enabled; it checks each step for inf or nan",
     ] {
         assert_eq!(first(text, 1), None, "{text}");
     }
@@ -217,7 +237,7 @@ fn errors_of_other_programs_are_known() {
         ("ERROR: LoadError: CUDA error: out of memory (code 2, ERROR_OUT_OF_MEMORY)", "cuda-oom", None),
         ("Error in library(torch) : there is no package called 'torch'", "program-error", None),
         ("Exception in thread \"main\" java.lang.IllegalArgumentException: bad size", "program-error", None),
-        ("Exception in thread \"main\" java.lang.OutOfMemoryError: Java heap space", "host-allocation", None),
+        ("Exception in thread \"main\" java.lang.OutOfMemoryError: Java heap space", "java-heap", None),
         ("forrtl: severe (24): end-of-file during read, unit 5, file in.dat", "program-error", None),
         ("Fortran runtime error: End of file", "program-error", None),
         ("panic: runtime error: index out of range [5] with length 3", "program-error", None),
@@ -269,7 +289,8 @@ fn errors_of_other_programs_are_known() {
             "cuda-none",
             None,
         ),
-        ("ptxas fatal   : Unsupported .version 7.8; current version is '7.4'", "ptxas", None),
+        ("ptxas fatal   : Unsupported .version 7.8; current version is '7.4'", "ptxas-version", None),
+        ("ptxas error   : Entry function 'k' uses too much shared data (0x12000 bytes)", "ptxas", None),
         (
             "*** Error in `/home/a/julia': corrupted double-linked list: 0x0000000000e1ac50 ***",
             "segfault",
@@ -277,7 +298,7 @@ fn errors_of_other_programs_are_known() {
         ),
         (
             "amrex::Abort::3::CUDA error 34 in file AMReX_GpuDevice.cpp line 164: CUDA driver is a stub library !!!",
-            "cuda-libraries",
+            "cuda-stub",
             None,
         ),
         ("PMI2_Init failed to initialize.  Return code: 1", "mpi-srun", None),
@@ -341,4 +362,68 @@ fn a_programs_own_error_line_says_more_than_an_exit_code() {
     }
     let python = "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\nKeyError: 'x'\n";
     assert_eq!(first(&format!("{line}{python}"), 1).map(|first| first.0), Some("exception"));
+}
+
+fn traceback(last: &str) -> String {
+    format!(
+        "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 3, in f\n    f()\n{last}\n"
+    )
+}
+
+/// Lines that a program calls errors may be metrics, or very many: what else is in the log counts as before.
+#[test]
+fn lines_of_a_program_that_works_hide_no_other_error() {
+    let caught = traceback("ModuleNotFoundError: No module named 'apex'");
+    let oom = traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB");
+    let works = format!("{}error rate: high\n", "batch of 64 samples\n".repeat(20)).repeat(20);
+    for before in [format!("{caught}{works}"), "ERROR: sample 7 cannot be decoded\n".repeat(60_000)] {
+        assert_eq!(first(&format!("{before}{oom}"), 1).map(|first| first.0), Some("cuda-oom"));
+    }
+}
+
+/// What stands below a message's head is its message only if it is not an error of its own.
+#[test]
+fn a_message_on_the_next_line_is_told_from_other_errors() {
+    let log = |text: &str| first_error(&[Log { bytes: text.as_bytes(), rank: None, cut: false }], 1).first;
+    let place = |text: &str| log(text).unwrap().place.map(|place| (place.file, place.line));
+    let error = traceback("KeyError: 'x'");
+    assert_eq!(place(&format!("ERROR:root:Training failed:\n{error}")), Some(("train.py".to_owned(), 3)));
+    // The program printed its stack just before.
+    let stack = "  File \"/home/a/train.py\", line 9, in main\n    step()\n";
+    assert_eq!(place(&format!("{stack}{error}")), Some(("train.py".to_owned(), 3)));
+    let head = traceback("ValueError: Unknown options:");
+    let found = log(&format!("{head}srun: error: gn1: task 0: Exited with exit code 1\n")).unwrap();
+    assert_eq!(found.text, "ValueError: Unknown options:");
+    let survived = format!("{}falling back to sdpa\n", traceback("ImportError: flash_attn failed:"));
+    assert_eq!(log(&format!("{survived}{error}")).unwrap().text, "KeyError: 'x'");
+    let cpp = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  Error: mesh has no cells\n";
+    assert_eq!(
+        log(cpp).unwrap().text,
+        "uncaught C++ exception: std::runtime_error: Error: mesh has no cells"
+    );
+    // A hook of a training is no clean-up.
+    let hook = "  File \"/opt/lib/callbacks.py\", line 7, in on_validation_end\n    self.save()\n";
+    let second = traceback("ValueError: ModelCheckpoint(monitor='val_loss') could not find the key")
+        .replace("    f()\n", &format!("    f()\n{hook}"));
+    let both = format!(
+        "{}\nDuring handling of the above exception, another exception occurred:\n\n{second}",
+        traceback("KeyError: 'val_loss'")
+    );
+    assert!(log(&both).unwrap().text.starts_with("ValueError: ModelCheckpoint"), "{both}");
+}
+
+#[test]
+fn of_several_errors_about_the_start_the_first_is_named() {
+    let lmod = |module: &str| {
+        format!("Lmod has detected the following error: The following module(s) are unknown: \"{module}\"\n")
+    };
+    let (_, _, text) = first(&format!("{}{}", lmod("cuda/12.4"), lmod("gcc/13")), 1).unwrap();
+    assert!(text.contains("cuda/12.4"), "{text}");
+    let ended = "slurmstepd: error: *** JOB 7 ON gn1 CANCELLED AT 2026-11-01T10:00:00 DUE TO TIME LIMIT ***\n\
+                 srun: error: Node failure on gn4\n";
+    assert!(first(ended, 2).is_some_and(|(id, ..)| id == "slurm-time-limit"));
+    // A peer that has ended does not say how.
+    let peer = "[gn1:1:0] cma_ep.c:88   process_vm_readv(pid=7) returned -1: No such process\n\
+                srun: error: gn1: task 3: Segmentation fault (core dumped)\n";
+    assert_eq!(first(peer, 4).map(|first| first.0), Some("srun-task"));
 }

@@ -5,6 +5,37 @@ use std::time::Instant;
 
 use railgate_joblog::{Log, first_error};
 
+const MANY: [&str; 16] = [
+    "loss",
+    "is",
+    "NCCL WARN",
+    "NET/IB : ",
+    "Got completion from peer",
+    "error",
+    "pyxis:",
+    "failed",
+    "srun: error:",
+    "Unable",
+    "coordination service",
+    "barrier",
+    "rendezvous '",
+    "OOM when allocating tensor",
+    "gloo/transport/tcp/",
+    "closed",
+];
+
+/// Lines of words in a random order: what a user could write to make the search slow.
+fn shuffled(words: &[&str], bytes: usize) -> String {
+    let (mut text, mut random) = (String::new(), 1_u64);
+    while text.len() < bytes {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let word = usize::try_from(random >> 33).unwrap_or(0) % words.len();
+        text.push_str(words[word]);
+        text.push(if random >> 60 == 0 { '\n' } else { ' ' });
+    }
+    text
+}
+
 #[test]
 #[ignore = "a measurement: cargo test --release -p railgate-joblog --test speed -- --ignored --nocapture"]
 fn time_to_search_16_mib() {
@@ -24,6 +55,8 @@ fn time_to_search_16_mib() {
         ("errors that are ignored", "OSError: [Errno 5] bad file, skipping\n".repeat(440_000)),
         ("lines of one byte", "x\n".repeat(8 << 20)),
         ("one line", "x".repeat(16 << 20)),
+        ("words of one rule", shuffled(&["loss", "grad", "is", "are", "finite", "x"], 16 << 20)),
+        ("words of many rules, 1 MiB only", shuffled(&MANY, 1 << 20)),
     ] {
         text.truncate(16 << 20);
         let begun = Instant::now();

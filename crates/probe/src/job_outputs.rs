@@ -157,8 +157,8 @@ fn is_written(fd: &Path) -> bool {
     fs::symlink_metadata(fd).is_ok_and(|meta| meta.mode() & 0o200 != 0)
 }
 
-/// The rank of a process; `None` if it is about to end. While a process begins a program it has no environment: that of its parent
-/// counts, else its files would belong to no rank.
+/// The rank of a process; `None` if it is about to end. During execve its environment is empty: that of its parent counts, else its
+/// files would belong to no rank.
 fn rank(proc: &Path, pid: u32, parent: u32, uid: u32) -> Option<Rank> {
     let environ = environ(proc, pid);
     if !environ.is_empty() {

@@ -1,5 +1,5 @@
-//! Starting and ending the sampler: the prolog starts it, the epilog ends it. Neither waits longer than [`PATIENCE`],
-//! and neither depends on it.
+//! Starting and ending the sampler: the prolog starts it, the epilog ends it. Neither waits longer than three times
+//! [`PATIENCE`], and neither depends on it.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -49,8 +49,8 @@ pub const SAMPLER_FILES: [&str; 5] =
 /// The message that ends the sampler.
 pub const SAMPLER_END: &[u8] = b"end\n";
 
-/// Longest wait for the sampler to end. Writing its last lines takes milliseconds, on a busy node seconds; the samples of one that is killed
-/// have no end.
+/// Longest wait for the sampler to end. Writing its last lines takes milliseconds, on a busy node seconds. A killed sampler
+/// leaves its file of samples without the last record.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How the sampler of a run ended.

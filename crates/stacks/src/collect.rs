@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,10 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::task::{Found, NATIVE, PYTHON, PythonStack, STATES, StackOrder, StateOf, StateOrder};
 
-/// Deadline of one process, each time.
+/// Deadline of one process, for each kind of stack.
 const EACH: Duration = Duration::from_secs(2);
-/// How often a process is read at most. On a busy node a child may be late.
-const TRIES: usize = 2;
 /// With less time left, no child is started.
 const LEAST: Duration = Duration::from_millis(100);
 /// Processes that are read at the same time. Each child may use up to a gigabyte.
@@ -50,7 +49,8 @@ impl From<&TaskRank> for Target {
     }
 }
 
-/// Takes the stacks of the processes in the order. Each process has at most two seconds, and two more after all others if it did not answer. Returns within `deadline` plus
+/// Takes the stacks of the processes in the order. Each process has two seconds for each kind of stack, and is read
+/// once more after all others if it did not answer. Returns within `deadline` plus
 /// [`railgate_child::GRACE`], with what is known by then: every process that the order names has an entry, and one that was not
 /// read has the reason.
 pub fn collect(order: &Order, deadline: Duration) -> Stacks {
@@ -71,52 +71,57 @@ pub fn collect(order: &Order, deadline: Duration) -> Stacks {
         add_states(&mut stacks, order, left().min(EACH));
     }
     // Native stacks come last, because a running thread is stopped for its native stack.
-    let python = each::<PythonStack>(PYTHON, order, targets, &left);
-    let native = each::<NativeStack>(NATIVE, order, targets, &left);
-    for ((rank, python), native) in stacks.ranks.iter_mut().zip(python).zip(native) {
-        (rank.python, rank.why) = either(python);
-        (rank.native, rank.native_why) = either(native);
+    let all: Vec<usize> = (0..targets.len()).collect();
+    let (mut python, mut native) = (BTreeMap::new(), BTreeMap::new());
+    let late = each::<PythonStack>(PYTHON, order, &all, &left, &mut python);
+    let late_native = each::<NativeStack>(NATIVE, order, &all, &left, &mut native);
+    // On a busy node a child may be late.
+    each::<PythonStack>(PYTHON, order, &late, &left, &mut python);
+    each::<NativeStack>(NATIVE, order, &late_native, &left, &mut native);
+    for (at, rank) in stacks.ranks.iter_mut().enumerate() {
+        (rank.python, rank.why) = either(python.remove(&at));
+        (rank.native, rank.native_why) = either(native.remove(&at));
     }
     stacks.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     stacks.bounded()
 }
 
-/// Runs a task for each process, several at the same time. Returns the results in the order of the targets.
+/// Runs a task for these targets, several at the same time, and sets their results. Returns those that did not answer; the reason of their
+/// first time is kept.
 fn each<T: for<'de> Deserialize<'de>>(
     task: &str,
     order: &Order,
-    targets: &[Target],
+    of: &[usize],
     left: &impl Fn() -> Duration,
-) -> Vec<Found<T>> {
-    let mut all: Vec<Found<T>> = targets.iter().map(|_| Err("no time was left".to_owned())).collect();
-    let mut open: Vec<usize> = (0..targets.len()).collect();
-    for _ in 0..TRIES {
-        let mut silent = Vec::new();
-        for chunk in open.chunks(AT_ONCE) {
-            if left() < LEAST {
-                break;
-            }
-            let limit = left().min(EACH);
-            let targets = chunk.iter().filter_map(|at| targets.get(*at));
-            let calls = targets.map(|target| call(task, &StackOrder::new(order, *target), limit));
-            for (at, ended) in chunk.iter().zip(run_all(calls.collect())) {
-                if matches!(ended.outcome, Outcome::Silent) {
-                    silent.push(*at);
-                }
-                if let Some(found) = all.get_mut(*at) {
-                    *found = reply::<Found<T>>(ended, limit).and_then(|found| found);
-                }
+    results: &mut BTreeMap<usize, Found<T>>,
+) -> Vec<usize> {
+    let mut silent = Vec::new();
+    for chunk in of.chunks(AT_ONCE) {
+        if left() < LEAST {
+            break;
+        }
+        let limit = left().min(EACH);
+        let targets = chunk.iter().filter_map(|at| order.targets.get(*at));
+        let calls = targets.map(|target| call(task, &StackOrder::new(order, *target), limit));
+        for (at, ended) in chunk.iter().zip(run_all(calls.collect())) {
+            let is_silent = matches!(ended.outcome, Outcome::Silent);
+            let found = reply::<Found<T>>(ended, limit).and_then(|found| found);
+            if is_silent {
+                silent.push(*at);
+                results.entry(*at).or_insert(found);
+            } else {
+                results.insert(*at, found);
             }
         }
-        open = silent;
     }
-    all
+    silent
 }
 
-fn either<T>(found: Found<T>) -> (Option<T>, Option<String>) {
+fn either<T>(found: Option<Found<T>>) -> (Option<T>, Option<String>) {
     match found {
-        Ok(found) => (Some(found), None),
-        Err(why) => (None, Some(why)),
+        Some(Ok(found)) => (Some(found), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, Some("no time was left".to_owned())),
     }
 }
 
