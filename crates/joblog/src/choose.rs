@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::events::{Event, Read, shown};
 use crate::rule::{Class, Kind};
 use crate::rules::{
-    ERROR_LINE, LACKING, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, NOT_LOADED, SHELL_COMMAND,
+    ERROR_LINE, LACKING, MPI_ERROR, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, NOT_LOADED, SHELL_COMMAND,
     SHELL_COMMAND_MISSING, SLURM_END,
 };
 use crate::traceback::Place;
@@ -15,6 +15,9 @@ use crate::{FirstError, Found, Log};
 const AFTER: usize = 30;
 /// A process that reports so many further steps after an error had caught it.
 const STEPS: usize = 2;
+/// A program of which any process reports so many further steps after an error had survived it, if another error follows. One more than
+/// above, since other ranks may still be on their way to the next collective.
+const STEPS_OF_ALL: usize = 3;
 /// An error that each process printed so often was caught before, and ends it only if no other one does.
 const CAUGHT: usize = 3;
 /// Of PyTorch's watchdog.
@@ -33,7 +36,9 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
             failures.into_iter().map(move |event| (log, event))
         })
         .collect();
-    let candidates = without_weak(without_weaker_evidence(without_aborts(candidates)));
+    let steps: Vec<usize> = logs.iter().map(|log| log.steps_of_all).collect();
+    let candidates = without_survived(without_aborts(candidates), &steps);
+    let candidates = without_weak(without_weaker_evidence(candidates));
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
@@ -149,15 +154,45 @@ fn without_aborts(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     candidates.into_iter().filter(|(log, event)| !(is_abort(event) && in_another(log))).collect()
 }
 
+/// Removes errors after which the job continued to train, if another error follows in the same log. An error after which a launcher reports
+/// the end of a process stays: tasks of a step may be independent of each other.
+fn without_survived<'e>(candidates: Vec<(usize, &'e Event)>, steps: &[usize]) -> Vec<(usize, &'e Event)> {
+    let after = |log: usize, event: &Event| {
+        steps.get(log).map_or(0, |steps| steps.saturating_sub(event.steps_of_all))
+    };
+    let mut last = BTreeMap::new();
+    for (log, event) in &candidates {
+        if event.rule.kind == Kind::Cause && after(*log, event) < STEPS_OF_ALL {
+            last.insert(*log, event.line.max(last.get(log).copied().unwrap_or(0)));
+        }
+    }
+    let ends: BTreeSet<(usize, usize)> = candidates
+        .iter()
+        .filter(|(_, event)| event.rule.kind == Kind::Exit && event.rule.id != ERROR_LINE)
+        .map(|(log, event)| (*log, event.steps_of_all))
+        .collect();
+    let is_survived = |log: usize, event: &Event| {
+        let until = event.steps_of_all.saturating_add(STEPS_OF_ALL);
+        event.rule.kind == Kind::Cause
+            && event.rule.points_at.is_none()
+            && after(log, event) >= STEPS_OF_ALL
+            && last.get(&log).is_some_and(|last| *last > event.line)
+            && ends.range((log, event.steps_of_all)..(log, until)).next().is_none()
+    };
+    candidates.iter().copied().filter(|(log, event)| !is_survived(*log, event)).collect()
+}
+
 /// Removes errors that another one explains:
 /// - the program reports that it continued without the part that failed, and another error follows in the same log;
 /// - Slurm had ended the job before, by the same log;
 /// - NCCL warned, no error of NCCL is in any log, and another error follows in the same log;
 /// - a peer could not be reached, and Slurm lost a node of the job;
+/// - a transfer of MPI failed, and a task of the step crashed;
 /// - a module or conda environment was not available, another error follows in the same log, and no library or command was missing after it.
 fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     let causes = || candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Cause);
     let lost_a_node = causes().any(|(_, event)| event.rule.id == NODE_FAILURE);
+    let crashed = candidates.iter().any(|(_, event)| event.rule.kind == Kind::Exit && has_crashed(event));
     let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);
     // A log may have many thousand errors: each is looked up once.
     let (mut last, mut ended, mut last_lacking) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -168,24 +203,45 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
     let explains =
         |event: &Event| !event.survived && event.rule.id != NCCL_WARN && !NOT_LOADED.contains(&event.rule.id);
     for (log, event) in causes().filter(|(_, event)| explains(event)) {
-        let line = last.entry((*log, event.stream)).or_insert(event.line);
-        *line = event.line.max(*line);
+        for stream in [Some(event.stream), None] {
+            let line = last.entry((*log, stream)).or_insert(event.line);
+            *line = event.line.max(*line);
+        }
     }
-    for (log, event) in candidates.iter().filter(|(_, event)| event.rule.id == SLURM_END) {
+    for (log, event) in candidates.iter().filter(|(_, event)| ends_the_job(event)) {
         let line = ended.entry(*log).or_insert(event.line);
         *line = event.line.min(*line);
     }
     let is_explained = |log: usize, event: &Event| {
-        let is_followed = last.get(&(log, event.stream)).is_some_and(|last| *last > event.line);
+        let follows = |stream| last.get(&(log, stream)).is_some_and(|last| *last > event.line);
+        let is_followed = follows(Some(event.stream));
         let ended_before = ended.get(&log).is_some_and(|end| *end < event.line);
         let lacks = last_lacking.get(&log).is_some_and(|last| *last > event.line);
         ended_before
             || NOT_LOADED.contains(&event.rule.id) && is_followed && !lacks
-            || event.survived && is_followed
+            || event.survived && follows(None)
             || event.rule.id == NCCL_WARN && !of_nccl && is_followed
+            || crashed && event.rule.id == MPI_ERROR && event.text.contains("Other MPI error")
             || lost_a_node && event.rule.class == Class::Network && event.rule.kind == Kind::Cause
     };
     candidates.iter().copied().filter(|(log, event)| !is_explained(*log, event)).collect()
+}
+
+/// Whether Slurm reports that it ended the job. A step may also be cancelled because one of its tasks failed.
+fn ends_the_job(event: &Event) -> bool {
+    event.rule.id == SLURM_END || event.text.contains("*** JOB ") && event.text.contains(" CANCELLED AT ")
+}
+
+/// Whether a launcher reports a signal that no launcher sends and no program sends to itself.
+fn has_crashed(event: &Event) -> bool {
+    const SIGNALS: [&str; 5] = [
+        "Segmentation fault",
+        "Bus error",
+        "Illegal instruction",
+        "Floating point exception",
+        "Out Of Memory",
+    ];
+    SIGNALS.iter().any(|signal| event.text.contains(signal))
 }
 
 /// Without commands of the script that failed or do not exist, and lines that a program calls an error, if there is anything else: most
@@ -215,10 +271,11 @@ fn without_weak(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
             || event.rule.id == ERROR_LINE
     };
     let only_reports = candidates.iter().all(|(_, event)| is_report(event));
+    let was_ended = candidates.iter().any(|(_, event)| ends_the_job(event));
     let is_weak = |event: &Event| match event.rule.id {
         SHELL_COMMAND => true,
         SHELL_COMMAND_MISSING => !is_missing,
-        ERROR_LINE => !only_reports,
+        ERROR_LINE => !only_reports || was_ended,
         _ => false,
     };
     if candidates.iter().all(|(_, event)| is_weak(event)) {

@@ -8,6 +8,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use crate::line::{self, Line, Moment, Numbered};
 use crate::rule::{Class, Kind, Rule};
 use crate::rules;
+use crate::steps::{Progress, reported};
 use crate::traceback::{self, Place, Step, Traceback};
 use crate::{Log, launcher, mask};
 
@@ -29,6 +30,8 @@ pub(crate) struct Event {
     pub(crate) ordinary: usize,
     /// How often its stream had reported a further step before it.
     pub(crate) steps: usize,
+    /// The same for all streams of the log together.
+    pub(crate) steps_of_all: usize,
     /// Its own line, or the one before or after its traceback, reports that the program continued without the part that failed.
     pub(crate) survived: bool,
 }
@@ -41,6 +44,8 @@ pub(crate) struct Read {
     pub(crate) ordinary: Vec<usize>,
     /// How often each stream reported a further step.
     pub(crate) steps: Vec<usize>,
+    /// The same for all streams together.
+    pub(crate) steps_of_all: usize,
     pub(crate) is_labelled: Vec<bool>,
 }
 
@@ -71,67 +76,7 @@ struct Stream {
     continues: Option<usize>,
     moment: Option<Moment>,
     ordinary: usize,
-    steps: usize,
-    /// The last number that it reported of each unit.
-    reported: [Option<f64>; UNITS.len()],
-}
-
-/// Words in front of the number of a step.
-struct Unit {
-    words: &'static [&'static str],
-    /// The word may be the end of another one: `global_step`. Not `iter` of `filter`.
-    is_suffix: bool,
-    /// What is further than nothing: a clean-up that names the last epoch is no progress if none was reported before.
-    from: Option<f64>,
-    /// Its numbers begin again in each epoch.
-    begins_again: bool,
-}
-
-/// Each has numbers of its own: an epoch after a step is not a step back.
-const UNITS: [Unit; 3] = [
-    Unit {
-        words: &["step", "Step", "iteration", "Iteration"],
-        is_suffix: true,
-        from: Some(0.0),
-        begins_again: true,
-    },
-    Unit { words: &["iter", "Iter"], is_suffix: false, from: None, begins_again: true },
-    Unit { words: &["epoch", "Epoch"], is_suffix: false, from: None, begins_again: false },
-];
-
-impl Stream {
-    fn ordinary(&mut self, text: &str) {
-        self.ordinary += 1;
-        let mut reports = UNITS
-            .iter()
-            .zip(&mut self.reported)
-            .filter_map(|(unit, last)| Some((unit.number(text)?, unit, last)));
-        if let Some((number, unit, last)) = reports.next() {
-            let before = last.or(unit.from);
-            self.steps += usize::from(before.is_some_and(|before| number > before));
-            // A history of epochs after the last one is no progress.
-            *last = Some(if unit.begins_again {
-                number
-            } else {
-                before.map_or(number, |before| number.max(before))
-            });
-        }
-    }
-}
-
-impl Unit {
-    /// The number of `step 12`, `step: 12/500`, `iteration     12`, `'epoch': 0.12` in a line.
-    fn number(&self, text: &str) -> Option<f64> {
-        self.words.iter().find_map(|word| {
-            let (before, after) = text.split_once(word)?;
-            if !self.is_suffix && before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
-                return None;
-            }
-            let number = after.trim_start_matches([' ', ':', '=', '[', '#', '\'', '"']);
-            let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
-            number.get(..end)?.trim_end_matches('.').parse().ok()
-        })
-    }
+    progress: Progress,
 }
 
 /// A traceback that is being read.
@@ -160,7 +105,7 @@ const SHORTEST: usize = 5;
 
 pub(crate) fn read(log: &Log<'_>) -> Read {
     let numbered = Numbered::of(log.bytes);
-    let mut reader = Reader { rank: log.rank, ..Reader::default() };
+    let mut reader = Reader { rank: log.rank, progress: Progress::of_many(), ..Reader::default() };
     for bytes in log.bytes.split(|&byte| byte == b'\n') {
         reader.lines += 1;
         // A hole in a file reads as zeros.
@@ -178,7 +123,8 @@ pub(crate) fn read(log: &Log<'_>) -> Read {
     Read {
         events: reader.events,
         ordinary: reader.streams.iter().map(|stream| stream.ordinary).collect(),
-        steps: reader.streams.iter().map(|stream| stream.steps).collect(),
+        steps: reader.streams.iter().map(|stream| stream.progress.steps).collect(),
+        steps_of_all: reader.progress.steps,
         is_labelled: (0..reader.streams.len()).map(|stream| stream > 0).collect(),
     }
 }
@@ -191,6 +137,8 @@ struct Reader {
     events: Vec<Event>,
     rank: Option<u32>,
     lines: usize,
+    /// Of all streams together.
+    progress: Progress,
 }
 
 /// An event that a chained traceback continues.
@@ -223,14 +171,25 @@ impl Chained {
 /// Words of a program that continues without the part that failed.
 static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     // "Use X instead" is advice of a message, not what the program does.
-    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|caught, |pruning|pruned|using \S+(?: \S+)? instead";
+    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|^retrying|- retrying|caught, |pruning|pruned|using \S+(?: \S+)? instead";
     RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
 });
 
-/// Whether a line is only the head of a message.
-fn says_more_below(rule: &Rule, text: &str) -> bool {
+/// Whether a message may continue on the next lines, with a stack below.
+fn has_a_stack(rule: &Rule) -> bool {
     [rules::PROGRAM_ERROR, rules::ERROR_LINE, rules::ABORTED].contains(&rule.id)
-        && (text.ends_with(':') || text.starts_with("Error using "))
+}
+
+/// Whether a line is only the head of a message.
+fn says_more_below(text: &str) -> bool {
+    text.ends_with(':') || text.starts_with("Error using ")
+}
+
+/// Whether a line stands above, between or below the frames of a stack in Julia, Rust or R.
+fn is_around_a_stack(text: &str) -> bool {
+    const LINES: [&str; 5] =
+        ["Stacktrace:", "stack backtrace:", "in expression starting at ", "note: run with ", "Calls: "];
+    LINES.iter().any(|line| text.starts_with(line))
 }
 
 fn says_it_survived(text: &str) -> bool {
@@ -394,8 +353,8 @@ impl Reader {
             Kind::Exit => rule.id != rules::ERROR_LINE,
             Kind::Cause | Kind::Detail => false,
         };
-        let is_frame = traceback::is_frame(text);
-        if is_frame || text.contains(MEANWHILE) || text.contains(FROM) || rule.is_some_and(is_another) {
+        let is_of_a_stack = traceback::is_frame(text) || is_around_a_stack(text);
+        if is_of_a_stack || text.contains(MEANWHILE) || text.contains(FROM) || rule.is_some_and(is_another) {
             return false;
         }
         if says_it_survived(message) {
@@ -404,6 +363,7 @@ impl Reader {
         }
         event.text = format!("{} {message}", event.text);
         event.rule = rule.filter(|rule| rule.kind == Kind::Cause).unwrap_or(event.rule);
+        stream.closed = Some(stream.lines);
         true
     }
 
@@ -508,10 +468,9 @@ impl Reader {
                 if let Some(event) = event.and_then(|event| self.events.get_mut(event)) {
                     event.survived |= says_it_survived(text);
                 }
-                if says_more_below(rule, text)
-                    && let Some(stream) = self.streams.get_mut(at)
-                {
-                    (stream.continues, stream.closed) = (event, Some(stream.lines));
+                if let Some(stream) = self.streams.get_mut(at).filter(|_| has_a_stack(rule)) {
+                    stream.closed = Some(stream.lines);
+                    stream.continues = event.filter(|_| says_more_below(text));
                 }
                 if line.text.starts_with("Fatal Python error")
                     && let Some(stream) = self.streams.get_mut(at)
@@ -521,8 +480,15 @@ impl Reader {
             }
             None => {
                 self.survives(at, text);
+                let step = reported(&line.text);
+                step.into_iter().for_each(|step| self.progress.add(step));
                 if let Some(stream) = self.streams.get_mut(at) {
-                    stream.ordinary(&line.text);
+                    stream.ordinary += 1;
+                    step.into_iter().for_each(|step| stream.progress.add(step));
+                    let is_frame = text.starts_with([' ', '\t']);
+                    if (is_frame || is_around_a_stack(text)) && stream.closed == Some(stream.lines - 1) {
+                        stream.closed = Some(stream.lines);
+                    }
                 }
             }
         }
@@ -646,7 +612,8 @@ impl Reader {
             after: stream.moment,
             line: begun,
             ordinary: stream.ordinary,
-            steps: stream.steps,
+            steps: stream.progress.steps,
+            steps_of_all: self.progress.steps,
             survived: false,
         });
         stream.last

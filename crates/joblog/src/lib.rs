@@ -10,6 +10,7 @@ mod line;
 mod mask;
 mod rule;
 mod rules;
+mod steps;
 mod table;
 mod traceback;
 

@@ -34,6 +34,9 @@ pub(crate) const NCCL_REMOTE: &str = "nccl-remote";
 pub(crate) const ABORTED: &str = "aborted";
 pub(crate) const TERMINATE: &str = "terminate";
 
+/// The row of a call of MPI that failed.
+pub(crate) const MPI_ERROR: &str = "mpi-error";
+
 /// The row of a container that did not start.
 pub(crate) const CONTAINER: &str = "container";
 
@@ -105,6 +108,7 @@ mod tests {
             NCCL_REMOTE,
             ABORTED,
             TERMINATE,
+            MPI_ERROR,
             CONTAINER,
             SLURM_END,
             NODE_FAILURE,

@@ -2,9 +2,9 @@
 
 use crate::rule::{Class, Hardware, Rule, cause, detail, exit, follows, points_at};
 use crate::rules::{
-    ABORTED, CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, MODULE_CONFLICT, NCCL_ERROR,
-    NCCL_REMOTE, NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
-    TERMINATE,
+    ABORTED, CONDA, CONTAINER, CPP_EXCEPTION, ERROR_LINE, IGNORED, MODULE, MODULE_CONFLICT, MPI_ERROR,
+    NCCL_ERROR, NCCL_REMOTE, NCCL_WARN, NODE_FAILURE, PROGRAM_ERROR, SHELL_COMMAND, SHELL_COMMAND_MISSING,
+    SLURM_END, TERMINATE,
 };
 
 use Class::{Application, Data, Memory, Network, Node, Site, Storage};
@@ -16,7 +16,10 @@ const NO_THREADS: &str = "no more processes or threads: ulimit -u, OMP_NUM_THREA
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
     // Lines of a process that goes on. Before all others, whose texts they quote.
-    detail("warning", r"^\S+:\d+: \w*Warning: |^Warning: +|No valid triton configs\..* for benchmark choice"),
+    detail(
+        "warning",
+        r"^\S+:\d+: \w*Warning: |^(?:Warning|warning|WARNING): |No valid triton configs\..* for benchmark choice",
+    ),
     detail("pip", r"^ERROR: pip's dependency resolver"),
     detail("retry", r"\b[Rr]etrying (?:in |after |\()|\[Retry \d+/\d+\]|thrown while requesting [A-Z]+ "),
     // A loader, a shell or a linker that goes on without what it names.
@@ -75,7 +78,10 @@ pub const RULES: &[Rule] = &[
         r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated",
     ),
     follows("fortran-killed", r"^forrtl: error \(78\)"),
-    follows("slurm-message", r"slurmstepd: error: Failed to send MESSAGE_TASK_EXIT"),
+    follows(
+        "slurm-message",
+        r"slurmstepd: error: (?:Failed to send MESSAGE_TASK_EXIT|task_p_post_term: rmdir)",
+    ),
     follows("zmq", r"zmq\.error\.Again"),
     follows("deepspeed-kills", r"Killing subprocess \d+|Main process received SIGTERM"),
     follows(
@@ -84,7 +90,7 @@ pub const RULES: &[Rule] = &[
     ),
     follows(
         "mpi-peer",
-        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|(?:ORTE|PRTE) has lost communication|\[proxy:.*\] HYD|cma_ep\.c:\d+\s+process_vm_\w+\(.*No such process",
+        r"MPI_ERR_PROC_FAILED|MPIR_CVAR|PMIX ERROR: (?:UNREACHABLE|LOST|PMIX_ERR_LOST)|PMIX_ERR_LOST_CONNECTION|remote peer unexpectedly closed connection|lost connection to|(?:ORTE|PRTE) has lost communication|\[proxy:.*\] HYD|cma_ep\.c:\d+\s+process_vm_\w+\(.*No such process|OFI poll failed",
     ),
     // Before `terminated`: the same lines, with a reason.
     points_at(
@@ -611,7 +617,7 @@ pub const RULES: &[Rule] = &[
         "mpirun could not start the processes: their number, and the program's path on each node",
     ),
     cause(
-        "mpi-error",
+        MPI_ERROR,
         Application,
         r"\*\*\* MPI_ERR_\w+: |Fatal error in (?:internal_)?P?MPI_\w+: |MPIDI_\w+\(\d+\).*: ",
         "an MPI call failed: its name is in the lines before",
@@ -674,7 +680,7 @@ pub const RULES: &[Rule] = &[
     cause(
         PROGRAM_ERROR,
         Application,
-        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .* : |^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^(?:\[\d+\] )?--> FOAM FATAL (?:IO )?ERROR|^ +Error in routine |\* \[ABORT\] +|^FATAL ERROR: |^amrex::Abort::|^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
+        r#"^Exception in thread "main" |^ERROR: (?:LoadError: )*\w+(?:Error|Exception|Mismatch|Violation)\b|^Error in .* :(?: |$)|^forrtl: (?:severe|error) \(\d+\)|^Fortran runtime error: |^ERROR STOP|^panic: |^Fatal error:|^ERROR(?: on proc \d+)?: .*\(\S+\.(?:cpp|h):\d+\)|^(?:\[\d+\] )?--> FOAM FATAL (?:IO )?ERROR|^ +Error in routine |\* \[ABORT\] +|^FATAL ERROR: |^amrex::Abort::|^Can't locate \S+ in @INC|^Error using \S+|: line \d+: .*: unbound variable$|: syntax error near unexpected token"#,
         "",
     ),
     // The last row of errors: any program's own line.

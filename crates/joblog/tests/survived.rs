@@ -1,0 +1,103 @@
+//! Errors that the job survived, and errors after its end: another one is the first that counts.
+
+use railgate_joblog::{Log, first_error};
+
+/// The rule, the message and the rank of the first error in the log of four ranks.
+fn first(text: &str) -> Option<(&'static str, String, Option<u32>)> {
+    let found = first_error(&[Log { bytes: text.as_bytes(), rank: None, cut: false }], 4);
+    found.first.map(|first| (first.rule.id, first.text, first.rank))
+}
+
+fn is(text: &str, rule: &'static str, message: &str) {
+    let found = first(text).map(|(rule, message, _)| (rule, message));
+    assert_eq!(found, Some((rule, message.to_owned())), "{text}");
+}
+
+/// A traceback of a rank.
+fn traceback(rank: u32, last: &str) -> String {
+    ["Traceback (most recent call last):", "  File \"/home/a/train.py\", line 3, in f", "    f()", last]
+        .map(|line| format!("{rank}: {line}\n"))
+        .concat()
+}
+
+/// Further steps that a rank reports.
+fn steps(rank: u32, from: u32, to: u32) -> String {
+    (from..to).map(|step| format!("{rank}: iteration {step} | loss 2.1\n")).collect()
+}
+
+const LATER: &str = "ERROR: LoadError: DomainError with -3.2:\nStacktrace:\n [1] sqrt\n";
+
+#[test]
+fn a_program_may_say_below_a_stack_that_it_continues() {
+    let julia = "ERROR: LoadError: UndefVarError: `libhdf5` not defined\nStacktrace:\n [1] top-level scope\n   @ a.jl:12\n\
+                 in expression starting at /home/a/a.jl:1\n";
+    let goes_on = "┌ Warning: Precompilation failed, falling back to JLD2\n";
+    is(&format!("{julia}{goes_on}{LATER}"), "program-error", "ERROR: LoadError: DomainError with -3.2:");
+    is(&format!("{julia}{LATER}"), "program-error", "ERROR: LoadError: UndefVarError: `libhdf5` not defined");
+    // Of another rank.
+    let rust = "1: thread 'denoise' panicked at src/a.rs:88:18:\n1: no device\n1: note: run with `RUST_BACKTRACE=1`\n\
+                1: WARN thread died, falling back to the CPU\n2: thread 'main' panicked at src/b.rs:12:5:\n2: index out of bounds\n";
+    let (_, text, rank) = first(rust).unwrap();
+    assert_eq!(
+        (text.as_str(), rank),
+        ("thread 'main' panicked at src/b.rs:12:5: index out of bounds", Some(2))
+    );
+}
+
+#[test]
+fn a_training_that_any_rank_continues_had_survived_the_error() {
+    let missing = "0: apex not found (ModuleNotFoundError: No module named 'apex')\n";
+    let lost = "srun: error: Node failure on gn4\n";
+    is(&format!("{missing}{}{lost}", steps(3, 1, 9)), "slurm-node-failure", lost.trim());
+    // Others may be on their way to the next collective.
+    assert_eq!(first(&format!("{missing}{}{lost}", steps(3, 1, 3))).unwrap().0, "import");
+    // Reports of the same two steps, not in order.
+    let two = [1, 2, 3].map(|rank| format!("{}{}", steps(rank, 2, 3), steps(rank, 1, 2))).concat();
+    assert_eq!(first(&format!("{missing}{two}{lost}")).unwrap().0, "import");
+    // There is no other error.
+    assert_eq!(first(&format!("{missing}{}", steps(3, 1, 9))).unwrap().0, "import");
+}
+
+/// Tasks of a step may be independent: each trains a model of its own.
+#[test]
+fn a_rank_whose_end_a_launcher_reports_did_not_survive() {
+    let (own, other) = (traceback(1, "ValueError: bad"), traceback(2, "KeyError: 'x'"));
+    let exit = |rank| format!("srun: error: gn1: task {rank}: Exited with exit code 1\n");
+    let both = |exit_1: &str| format!("{own}{exit_1}{}{other}{}", steps(0, 1, 9), exit(2));
+    assert_eq!(first(&both(&exit(1))).unwrap().2, Some(1));
+    assert_eq!(first(&both("")).unwrap().2, Some(2));
+}
+
+#[test]
+fn errors_after_slurm_has_ended_the_job_follow_from_it() {
+    let cancelled = "slurmstepd: error: *** JOB 7 ON gn1 CANCELLED AT 2026-11-01T10:00:00 ***";
+    let closing = traceback(0, "OSError: Timed out trying to connect to tcp://10.0.0.1:8786 after 30 s");
+    let before = "2026-11-01 09:59:59 - worker - ERROR - failed during get data\n";
+    is(&format!("{before}{cancelled}\n{closing}"), "terminated", cancelled);
+    // Its cause may have been why the job was cancelled.
+    let own = traceback(0, "ValueError: bad");
+    assert_eq!(first(&format!("{own}{cancelled}\n{closing}")).unwrap().1, "ValueError: bad");
+    // A step is cancelled after one of its tasks has failed.
+    let step = cancelled.replace("JOB 7", "STEP 7.0");
+    assert!(first(&format!("{step}\n{own}")).unwrap().1 == "ValueError: bad");
+}
+
+#[test]
+fn a_transfer_of_mpi_fails_after_a_task_has_crashed() {
+    let mpi = "MPICH ERROR [Rank 1] [job id 7.0] - Abort(807014415) (rank 1 in comm 0): Fatal error in PMPI_Waitall: Other MPI error, error stack:\n\
+               MPIDI_OFI_handle_cq_error(1067): OFI poll failed (ofi_events.c:1069:Input/output error - OK)\n";
+    let task = |how: &str| format!("{mpi}srun: error: gn1: task 3: {how}\n");
+    assert_eq!(first(&task("Segmentation fault (core dumped)")).unwrap().0, "srun-task");
+    assert_eq!(first(&task("Exited with exit code 255")).unwrap().0, "mpi-error");
+}
+
+#[test]
+fn the_message_of_r_is_on_the_next_line() {
+    is(
+        "Error in solve.default(H) : \n  Lapack routine dgesv: system is exactly singular: U[6,6] = 0\nExecution halted\n\
+         slurmstepd: error: task_p_post_term: rmdir(/sys/fs/cgroup/cpuset/slurm/job_7): Device or resource busy\n",
+        "program-error",
+        "Error in solve.default(H) : Lapack routine dgesv: system is exactly singular: U[6,6] = 0",
+    );
+    assert_eq!(first("warning: truncated image a.jpg (OSError: image file is truncated), replaced\n"), None);
+}
