@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::{Event, Read, shown};
-use crate::rule::{Class, Kind};
+use crate::rule::{Class, Hardware, Kind};
 use crate::rules::{
     ERROR_LINE, LACKING, MPI_ERROR, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, NOT_LOADED, SHELL_COMMAND,
     SHELL_COMMAND_MISSING, SLURM_END,
@@ -42,9 +42,14 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
     let consequences =
         logs.iter().flat_map(|log| &log.events).filter(|event| event.rule.kind == Kind::Consequence).count();
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
-    let first = [Kind::Cause, Kind::Exit, Kind::Consequence]
-        .into_iter()
-        .find_map(|kind| of(kind).copied().reduce(earlier));
+    // If nothing else is known, why Slurm ended the job says more than what ended with it.
+    let end = || of(Kind::Consequence).filter(|(_, event)| ends_the_job(event)).copied().reduce(earlier);
+    let first = of(Kind::Cause)
+        .copied()
+        .reduce(earlier)
+        .or_else(|| of(Kind::Exit).copied().reduce(earlier))
+        .or_else(end)
+        .or_else(|| of(Kind::Consequence).copied().reduce(earlier));
     let Some((log, event)) = first else { return Found { consequences, ..Found::default() } };
     let key = likeness(&event.text);
     let same: BTreeSet<u32> = of(event.rule.kind)
@@ -188,11 +193,13 @@ fn without_survived<'e>(candidates: Vec<(usize, &'e Event)>, steps: &[usize]) ->
 /// - NCCL warned, no error of NCCL is in any log, and another error follows in the same log;
 /// - a peer could not be reached, and Slurm lost a node of the job;
 /// - a transfer of MPI failed, and a task of the step crashed;
+/// - a transfer over InfiniBand or RoCE failed, and a rank reports that its GPU did;
 /// - a module or conda environment was not available, another error follows in the same log, and no library or command was missing after it.
 fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     let causes = || candidates.iter().filter(|(_, event)| event.rule.kind == Kind::Cause);
     let lost_a_node = causes().any(|(_, event)| event.rule.id == NODE_FAILURE);
     let crashed = candidates.iter().any(|(_, event)| event.rule.kind == Kind::Exit && has_crashed(event));
+    let lost_a_gpu = causes().any(|(_, event)| event.rule.points_at == Some(Hardware::Gpu));
     let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);
     // A log may have many thousand errors: each is looked up once.
     let (mut last, mut ended, mut last_lacking) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -222,6 +229,7 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
             || event.survived && follows(None)
             || event.rule.id == NCCL_WARN && !of_nccl && is_followed
             || crashed && event.rule.id == MPI_ERROR && event.text.contains("Other MPI error")
+            || lost_a_gpu && event.rule.points_at == Some(Hardware::Port)
             || lost_a_node && event.rule.class == Class::Network && event.rule.kind == Kind::Cause
     };
     candidates.iter().copied().filter(|(log, event)| !is_explained(*log, event)).collect()

@@ -450,7 +450,11 @@ impl Reader {
     fn single(&mut self, at: usize, line: &Line) {
         let text = rules::quoted(&line.text);
         let rule = rules::of(text);
-        if self.of_nccl(at, text, rule) || self.of_cpp(at, text) || self.of_container(at, text) {
+        if self.of_nccl(at, text, rule)
+            || self.of_cpp(at, text)
+            || self.of_container(at, text)
+            || self.of_julia(at, text)
+        {
             return;
         }
         if let Some(stream) = self.streams.get_mut(at) {
@@ -541,6 +545,18 @@ impl Reader {
         }
         event.text = format!("uncaught C++ exception: {name}: {message}");
         event.rule = rules::of(&event.text).unwrap_or(event.rule);
+        true
+    }
+
+    /// `nested task error: BoundsError: …` below `ERROR: LoadError: TaskFailedException` and its stack.
+    fn of_julia(&mut self, at: usize, text: &str) -> bool {
+        let Some(nested) = text.trim_start().strip_prefix("nested task error: ") else { return false };
+        let last = self.streams.get(at).and_then(|stream| stream.last);
+        let event = last.and_then(|last| self.events.get_mut(last));
+        let Some(event) = event.filter(|event| event.text.ends_with("TaskFailedException")) else {
+            return false;
+        };
+        event.text = format!("{}: {nested}", event.text);
         true
     }
 

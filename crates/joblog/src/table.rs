@@ -25,7 +25,7 @@ pub const RULES: &[Rule] = &[
     // A loader, a shell or a linker that goes on without what it names.
     detail(
         "survived",
-        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit|ERROR SUMMARY: 0 errors",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit|ERROR SUMMARY: 0 errors|^wandb: ",
     ),
     detail("mpirun-banner", r"^Primary job\s+terminated normally, but"),
     // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
@@ -112,7 +112,7 @@ pub const RULES: &[Rule] = &[
     exit("interrupted", r"^KeyboardInterrupt\b"),
     follows(
         IGNORED,
-        r#"Exception ignored (?:in|while)|Error in atexit\._run_exitfuncs|Exception in thread [^"]|resource_tracker: There appear to be|destroy_process_group\(\) was not called|wandb: "#,
+        r#"Exception ignored (?:in|while)|Error in atexit\._run_exitfuncs|Exception in thread [^"]|resource_tracker: There appear to be|destroy_process_group\(\) was not called"#,
     ),
     // Before the launchers' rows: the compiler is a child process.
     cause(

@@ -77,6 +77,11 @@ fn errors_after_slurm_has_ended_the_job_follow_from_it() {
     // Its cause may have been why the job was cancelled.
     let own = traceback(0, "ValueError: bad");
     assert_eq!(first(&format!("{own}{cancelled}\n{closing}")).unwrap().1, "ValueError: bad");
+    // All else is chatter, or ended with it.
+    let chatter = "wandb: Currently logged in as: a\n0: EOFError\n";
+    let limit = cancelled.replace("00:00 ***", "00:00 DUE TO TIME LIMIT ***");
+    is(&format!("{chatter}{limit}\n"), "slurm-time-limit", &limit);
+    assert_eq!(first("wandb: Currently logged in as: a\n"), None);
     // A step is cancelled after one of its tasks has failed.
     let step = cancelled.replace("JOB 7", "STEP 7.0");
     assert!(first(&format!("{step}\n{own}")).unwrap().1 == "ValueError: bad");
@@ -89,6 +94,25 @@ fn a_transfer_of_mpi_fails_after_a_task_has_crashed() {
     let task = |how: &str| format!("{mpi}srun: error: gn1: task 3: {how}\n");
     assert_eq!(first(&task("Segmentation fault (core dumped)")).unwrap().0, "srun-task");
     assert_eq!(first(&task("Exited with exit code 255")).unwrap().0, "mpi-error");
+}
+
+/// Lines of a log are not always in the order of time.
+#[test]
+fn a_transfer_fails_because_the_gpu_of_a_peer_did() {
+    let transfer = "3: NET/IB : Got completion from peer 10.0.0.2<5> with status=12 opcode=0 len=0 vendor err 129 (Recv)\n";
+    let ecc = traceback(1, "RuntimeError: CUDA error: uncorrectable ECC error encountered");
+    assert_eq!(first(&format!("{transfer}{ecc}")).unwrap().0, "cuda-ecc");
+    assert_eq!(first(transfer).unwrap().0, "nccl-ib-completion");
+}
+
+#[test]
+fn the_error_of_a_task_in_julia_is_below_the_stack() {
+    is(
+        "ERROR: LoadError: TaskFailedException\nStacktrace:\n  [1] wait\n    @ ./task.jl:352\n\n\
+         \u{20}   nested task error: BoundsError: attempt to access 4-element Vector{Float64} at index [5]\n",
+        "program-error",
+        "ERROR: LoadError: TaskFailedException: BoundsError: attempt to access 4-element Vector{Float64} at index [5]",
+    );
 }
 
 #[test]
