@@ -15,8 +15,8 @@ use crate::{FirstError, Found, Log};
 const AFTER: usize = 30;
 /// A process that reports so many further steps after an error had caught it.
 const STEPS: usize = 2;
-/// A program of which any process reports so many further steps after an error had survived it, if another error follows. One more than
-/// above, since other ranks may still be on their way to the next collective.
+/// If any process of a program reports so many further steps after an error, the program had survived it. One more than for the process
+/// itself: other ranks may still be on their way to the next collective.
 const STEPS_OF_ALL: usize = 3;
 /// An error that each process printed so often was caught before, and ends it only if no other one does.
 const CAUGHT: usize = 3;
@@ -240,7 +240,7 @@ fn ends_the_job(event: &Event) -> bool {
     event.rule.id == SLURM_END || event.text.contains("*** JOB ") && event.text.contains(" CANCELLED AT ")
 }
 
-/// Whether a launcher reports a signal that no launcher sends and no program sends to itself.
+/// Whether a launcher reports that a process crashed, or was ended for its memory: neither follows from the end of a peer.
 fn has_crashed(event: &Event) -> bool {
     const SIGNALS: [&str; 5] = [
         "Segmentation fault",
