@@ -44,12 +44,11 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
     let of = |kind: Kind| candidates.iter().filter(move |(_, event)| event.rule.kind == kind);
     // If nothing else is known, why Slurm ended the job says more than what ended with it.
     let end = || of(Kind::Consequence).filter(|(_, event)| ends_the_job(event)).copied().reduce(earlier);
-    let first = of(Kind::Cause)
-        .copied()
-        .reduce(earlier)
-        .or_else(|| of(Kind::Exit).copied().reduce(earlier))
+    let earliest = |kind| of(kind).copied().reduce(earlier);
+    let first = earliest(Kind::Cause)
+        .or_else(|| earliest(Kind::Exit))
         .or_else(end)
-        .or_else(|| of(Kind::Consequence).copied().reduce(earlier));
+        .or_else(|| earliest(Kind::Consequence));
     let Some((log, event)) = first else { return Found { consequences, ..Found::default() } };
     let key = likeness(&event.text);
     let same: BTreeSet<u32> = of(event.rule.kind)
@@ -165,12 +164,10 @@ fn without_survived<'e>(candidates: Vec<(usize, &'e Event)>, steps: &[usize]) ->
     let after = |log: usize, event: &Event| {
         steps.get(log).map_or(0, |steps| steps.saturating_sub(event.steps_of_all))
     };
-    let mut last = BTreeMap::new();
-    for (log, event) in &candidates {
-        if event.rule.kind == Kind::Cause && after(*log, event) < STEPS_OF_ALL {
-            last.insert(*log, event.line.max(last.get(log).copied().unwrap_or(0)));
-        }
-    }
+    let late = candidates
+        .iter()
+        .filter(|(log, event)| event.rule.kind == Kind::Cause && after(*log, event) < STEPS_OF_ALL);
+    let last = lines(late.map(|(log, event)| (*log, event.line)), usize::max);
     let ends: BTreeSet<(usize, usize)> = candidates
         .iter()
         .filter(|(_, event)| event.rule.kind == Kind::Exit && event.rule.id != ERROR_LINE)
@@ -201,38 +198,42 @@ fn without_weaker_evidence(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Eve
     let crashed = candidates.iter().any(|(_, event)| event.rule.kind == Kind::Exit && has_crashed(event));
     let lost_a_gpu = causes().any(|(_, event)| event.rule.points_at == Some(Hardware::Gpu));
     let of_nccl = causes().any(|(_, event)| event.rule.id == NCCL_ERROR);
-    // A log may have many thousand errors: each is looked up once.
-    let (mut last, mut ended, mut last_lacking) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    for (log, event) in causes().filter(|(_, event)| LACKING.contains(&event.rule.id)) {
-        let line = last_lacking.entry(*log).or_insert(event.line);
-        *line = event.line.max(*line);
-    }
     let explains =
         |event: &Event| !event.survived && event.rule.id != NCCL_WARN && !NOT_LOADED.contains(&event.rule.id);
-    for (log, event) in causes().filter(|(_, event)| explains(event)) {
-        for stream in [Some(event.stream), None] {
-            let line = last.entry((*log, stream)).or_insert(event.line);
-            *line = event.line.max(*line);
-        }
-    }
-    for (log, event) in candidates.iter().filter(|(_, event)| ends_the_job(event)) {
-        let line = ended.entry(*log).or_insert(event.line);
-        *line = event.line.min(*line);
-    }
+    let explaining = || causes().filter(|(_, event)| explains(event));
+    let lacking = causes().filter(|(_, event)| LACKING.contains(&event.rule.id));
+    let ends = candidates.iter().filter(|(_, event)| ends_the_job(event));
+    let in_log = |(log, event): &(usize, &Event)| (*log, event.line);
+    let last = lines(explaining().map(in_log), usize::max);
+    let last_of_stream =
+        lines(explaining().map(|(log, event)| ((*log, event.stream), event.line)), usize::max);
+    let last_lacking = lines(lacking.map(in_log), usize::max);
+    let ended = lines(ends.map(in_log), usize::min);
     let is_explained = |log: usize, event: &Event| {
-        let follows = |stream| last.get(&(log, stream)).is_some_and(|last| *last > event.line);
-        let is_followed = follows(Some(event.stream));
+        let is_followed = last_of_stream.get(&(log, event.stream)).is_some_and(|last| *last > event.line);
         let ended_before = ended.get(&log).is_some_and(|end| *end < event.line);
         let lacks = last_lacking.get(&log).is_some_and(|last| *last > event.line);
         ended_before
             || NOT_LOADED.contains(&event.rule.id) && is_followed && !lacks
-            || event.survived && follows(None)
+            || event.survived && last.get(&log).is_some_and(|last| *last > event.line)
             || event.rule.id == NCCL_WARN && !of_nccl && is_followed
             || crashed && event.rule.id == MPI_ERROR && event.text.contains("Other MPI error")
             || lost_a_gpu && event.rule.points_at == Some(Hardware::Port)
             || lost_a_node && event.rule.class == Class::Network && event.rule.kind == Kind::Cause
     };
     candidates.iter().copied().filter(|(log, event)| !is_explained(*log, event)).collect()
+}
+
+/// The first or the last line of the events of each key. A log may have many thousand events: each is looked up once.
+fn lines<K: Ord>(
+    events: impl Iterator<Item = (K, usize)>,
+    which: fn(usize, usize) -> usize,
+) -> BTreeMap<K, usize> {
+    let mut all = BTreeMap::new();
+    for (key, line) in events {
+        all.entry(key).and_modify(|known| *known = which(*known, line)).or_insert(line);
+    }
+    all
 }
 
 /// Whether Slurm reports that it ended the job. A step may also be cancelled because one of its tasks failed.
@@ -242,14 +243,9 @@ fn ends_the_job(event: &Event) -> bool {
 
 /// Whether a launcher reports that a process crashed, or was ended for its memory: neither follows from the end of a peer.
 fn has_crashed(event: &Event) -> bool {
-    const SIGNALS: [&str; 5] = [
-        "Segmentation fault",
-        "Bus error",
-        "Illegal instruction",
-        "Floating point exception",
-        "Out Of Memory",
-    ];
-    SIGNALS.iter().any(|signal| event.text.contains(signal))
+    const CRASHES: [&str; 5] =
+        ["Segmentation fault", "Bus error", "Illegal instruction", "Floating point", "Out Of Memory"];
+    CRASHES.iter().any(|words| event.text.contains(words))
 }
 
 /// Without commands of the script that failed or do not exist, and lines that a program calls an error, if there is anything else: most
@@ -257,25 +253,13 @@ fn has_crashed(event: &Event) -> bool {
 /// code, and no signal, says less than a program's own line.
 fn without_weak(candidates: Vec<(usize, &Event)>) -> Vec<(usize, &Event)> {
     const MISSING: [&str; 2] = ["exit code 127", "exitcode: 127"];
-    const SIGNALS: [&str; 12] = [
-        "Killed",
-        "Segmentation fault",
-        "Aborted",
-        "Bus error",
-        "Illegal instruction",
-        "Floating point",
-        "Out Of Memory",
-        "trap",
-        "signal ",
-        "SIG",
-        "exitcode: -",
-        "return code = -",
-    ];
+    const SIGNALS: [&str; 7] =
+        ["Killed", "Aborted", "trap", "signal ", "SIG", "exitcode: -", "return code = -"];
     let says = |event: &Event, words: &[&str]| words.iter().any(|words| event.text.contains(words));
     let is_missing = candidates.iter().any(|(_, event)| says(event, &MISSING));
     let is_report = |event: &Event| {
         event.rule.kind == Kind::Consequence
-            || event.rule.kind == Kind::Exit && !says(event, &SIGNALS)
+            || event.rule.kind == Kind::Exit && !has_crashed(event) && !says(event, &SIGNALS)
             || event.rule.id == ERROR_LINE
     };
     let only_reports = candidates.iter().all(|(_, event)| is_report(event));

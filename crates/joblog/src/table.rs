@@ -25,9 +25,9 @@ pub const RULES: &[Rule] = &[
     // A loader, a shell or a linker that goes on without what it names.
     detail(
         "survived",
-        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit|ERROR SUMMARY: 0 errors|^wandb: ",
+        r"from LD_PRELOAD cannot be preloaded|\(ignored\)$|: warning: setlocale: |ld: cannot find -l(?:aio|cufile)\b|^collect2: error: ld returned|error_handler:\{|^trapFpe: |pyxis: printing |^Corrupt JPEG data: |^mkdir -p failed for path \S*matplotlib|^Fontconfig (?:error|warning): |libibverbs: Warning: |Failed to open libibverbs\.so|failed call to cuInit",
     ),
-    detail("mpirun-banner", r"^Primary job\s+terminated normally, but"),
+    detail("no-error", r"^Primary job\s+terminated normally, but|ERROR SUMMARY: 0 errors|^wandb: "),
     // torchrun's table repeats the processes that were aborted or killed: its log names them before, in their order.
     detail("torchrun-table", r"^ +traceback : Signal (?:6|9|15) \("),
     // Before the store's errors, in whose texts it stands.

@@ -84,7 +84,7 @@ fn errors_after_slurm_has_ended_the_job_follow_from_it() {
     assert_eq!(first("wandb: Currently logged in as: a\n"), None);
     // A step is cancelled after one of its tasks has failed.
     let step = cancelled.replace("JOB 7", "STEP 7.0");
-    assert!(first(&format!("{step}\n{own}")).unwrap().1 == "ValueError: bad");
+    assert_eq!(first(&format!("{step}\n{own}")).unwrap().1, "ValueError: bad");
 }
 
 #[test]
