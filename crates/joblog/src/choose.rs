@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::events::{Event, Read, shown};
 use crate::rule::{Class, Hardware, Kind};
 use crate::rules::{
-    ERROR_LINE, LACKING, MPI_ERROR, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, NOT_LOADED, SHELL_COMMAND,
-    SHELL_COMMAND_MISSING, SLURM_END,
+    ERROR_LINE, EXCEPTION, LACKING, MPI_ERROR, NCCL_ERROR, NCCL_WARN, NODE_FAILURE, NOT_LOADED, PEER_CLOSED,
+    SHELL_COMMAND, SHELL_COMMAND_MISSING, SLURM_END,
 };
 use crate::traceback::Place;
 use crate::{FirstError, Found, Log};
@@ -45,11 +45,17 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
     // If nothing else is known, why Slurm ended the job says more than what ended with it.
     let end = || of(Kind::Consequence).filter(|(_, event)| ends_the_job(event)).copied().reduce(earlier);
     let earliest = |kind| of(kind).copied().reduce(earlier);
+    // The only rank has no peer: its exception about a closed connection is an error of its own.
+    let is_alone = ranks <= 1 && candidates.iter().all(|(_, event)| event.rank.is_none_or(|rank| rank == 0));
+    let is_own = |event: &Event| is_alone && event.rule.id == PEER_CLOSED && event.uncaught == Some(true);
+    let own = || of(Kind::Consequence).filter(|(_, event)| is_own(event)).copied().reduce(earlier);
     let first = earliest(Kind::Cause)
+        .or_else(own)
         .or_else(|| earliest(Kind::Exit))
         .or_else(end)
         .or_else(|| earliest(Kind::Consequence));
     let Some((log, event)) = first else { return Found { consequences, ..Found::default() } };
+    let rule = if is_own(event) { EXCEPTION } else { event.rule };
     let key = likeness(&event.text);
     let same: BTreeSet<u32> = of(event.rule.kind)
         .filter(|(_, other)| likeness(&other.text) == key)
@@ -67,9 +73,9 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
         .filter(|_| rank.is_some());
     let cut = sources.get(log).is_some_and(|log| log.cut);
     Found {
-        may_lie_before: cut && (event.line <= AT_THE_START || event.rule.kind == Kind::Consequence),
+        may_lie_before: cut && (event.line <= AT_THE_START || rule.kind == Kind::Consequence),
         first: Some(FirstError {
-            rule: event.rule,
+            rule,
             text: shown(&event.text),
             from: event.from.as_deref().map(shown),
             place: event.place.clone(),
@@ -130,8 +136,54 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
             }
             kept.push(event);
         }
-        kept.into_iter().rev()
+        kept.reverse();
+        if is_one { without_caught(kept) } else { kept }
     })
+}
+
+/// Removes exceptions of a process that it had caught and printed, if one that nothing caught ended it later, and the later one does not
+/// follow from them by its text.
+fn without_caught(events: Vec<&Event>) -> Vec<&Event> {
+    let ends = |event: &&&Event| event.rule.kind == Kind::Cause && event.uncaught == Some(true);
+    let Some(last) = events.iter().rev().find(ends).copied() else { return events };
+    let is_caught = |event: &Event| {
+        event.line < last.line
+            && event.rule.kind == Kind::Cause
+            && event.rule.points_at.is_none()
+            && event.uncaught == Some(false)
+            && !may_follow(&last.text, &event.text)
+    };
+    events.into_iter().filter(|event| !is_caught(event)).collect()
+}
+
+/// Whether an exception may follow from an earlier one that the program had caught: a value is missing, the program gives up, or both name the same
+/// thing.
+fn may_follow(later: &str, earlier: &str) -> bool {
+    const LACKS: [&str; 10] = [
+        "NoneType",
+        "UnboundLocalError",
+        "is not defined",
+        "is None",
+        "see above",
+        "giving up",
+        "retries",
+        "attempts",
+        "too many",
+        "CUDA error",
+    ];
+    // Names of files, hosts, variables and shards; not the names of the exceptions.
+    let names = |text: &str| -> BTreeSet<String> {
+        let message = text.split_once(": ").map_or("", |(_, message)| message);
+        let words = message.split(|c: char| c.is_whitespace() || "'\"`()[]{},;=<>".contains(c));
+        let words = words.map(|word| word.trim_matches(['.', ':', '!', '?']));
+        let is_name = |word: &&str| {
+            word.len() >= 4
+                && word.contains(['/', '.', '_', '-', '@'])
+                && word.contains(|c: char| c.is_ascii_alphabetic())
+        };
+        words.filter(is_name).map(str::to_owned).collect()
+    };
+    LACKS.iter().any(|words| later.contains(words)) || !names(later).is_disjoint(&names(earlier))
 }
 
 /// Without reports of processes that ended after a collective had timed out: the watchdog aborts each rank that waited. A rank that ended

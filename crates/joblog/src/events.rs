@@ -34,6 +34,8 @@ pub(crate) struct Event {
     pub(crate) steps_of_all: usize,
     /// Its own line, or the one before or after its traceback, reports that the program continued without the part that failed.
     pub(crate) survived: bool,
+    /// Of a traceback whose frames are all of one process: whether nothing caught the exception ([`Traceback::uncaught`]).
+    pub(crate) uncaught: Option<bool>,
 }
 
 /// A log that was read.
@@ -372,6 +374,7 @@ impl Reader {
         let text = line.text.trim_start_matches(['|', '+', ' ']).to_owned();
         let place = open.traceback.place.clone().filter(|_| !open.traceback.mixed);
         let (begun, survived, cleans_up) = (open.begun, open.survived, open.traceback.cleans_up);
+        let uncaught = open.traceback.uncaught.filter(|_| open.has_header && !open.traceback.mixed);
         if open.headers > 1 {
             let mut traceback = open.traceback;
             traceback.mixed = true;
@@ -401,6 +404,7 @@ impl Reader {
         if let Some(chained) = chained
             && let Some(event) = self.events.get_mut(chained.event)
         {
+            event.uncaught = uncaught;
             if chained.first_is_the_cause(event.rule, rule, cleans_up) {
                 // Where the first was raised outside the user's own code, the second one tells what the program did.
                 event.place = event.place.take().or(place);
@@ -415,7 +419,7 @@ impl Reader {
         }
         let event = self.push(at, rule, &text, place, line, begun);
         if let Some(event) = event.and_then(|event| self.events.get_mut(event)) {
-            event.survived = survived;
+            (event.survived, event.uncaught) = (survived, uncaught);
         }
         if let Some(stream) = self.streams.get_mut(at) {
             stream.continues = event.filter(|_| goes_on);
@@ -631,6 +635,7 @@ impl Reader {
             steps: stream.progress.steps,
             steps_of_all: self.progress.steps,
             survived: false,
+            uncaught: None,
         });
         stream.last
     }

@@ -27,6 +27,9 @@ pub(crate) const NOT_LOADED: [&str; 3] = [MODULE, MODULE_CONFLICT, CONDA];
 /// The rows of what is missing if a module or a conda environment is not loaded.
 pub(crate) const LACKING: [&str; 4] = ["import", "command-missing", "cuda-libraries", "compiler"];
 
+/// The row of a connection that the other end closed.
+pub(crate) const PEER_CLOSED: &str = "peer-closed";
+
 /// The row of NCCL's report of a peer that ended or a network that failed.
 pub(crate) const NCCL_REMOTE: &str = "nccl-remote";
 
@@ -105,6 +108,7 @@ mod tests {
             CPP_EXCEPTION,
             PROGRAM_ERROR,
             ERROR_LINE,
+            PEER_CLOSED,
             NCCL_REMOTE,
             ABORTED,
             TERMINATE,

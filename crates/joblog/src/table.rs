@@ -419,8 +419,8 @@ pub const RULES: &[Rule] = &[
     cause(
         "checkpoint-write",
         Storage,
-        r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos",
-        "a checkpoint could not be written: a full file system or quota, or a process that wrote to the same file",
+        r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos|basic_ios::clear: iostream error",
+        "a checkpoint could not be written: a full file system or quota, a limit on the size of files (ulimit -f), or a process that wrote to the same file",
     ),
     cause(
         "checkpoint-pointer",

@@ -22,6 +22,9 @@ pub(crate) struct Traceback {
     pub(crate) mixed: bool,
     /// A frame is in a function that cleans up, or in a line that calls one.
     pub(crate) cleans_up: bool,
+    /// Whether the outermost frame is where Python starts a program, a thread or a process: nothing caught the exception, unless code outside
+    /// of all functions did. A traceback that a handler prints begins with the handler's own frame. `None` before the first frame, and in a box.
+    pub(crate) uncaught: Option<bool>,
     /// Drawn in a box by `rich`.
     boxed: bool,
     lines: usize,
@@ -85,6 +88,12 @@ fn names_clean_up(text: &str) -> bool {
     FUNCTIONS.contains(&name)
 }
 
+/// Whether the first line of a frame names code with which Python starts a program, a thread or a process.
+fn starts_a_program(text: &str) -> bool {
+    const FUNCTIONS: [&str; 4] = ["<module>", "_run_module_as_main", "_bootstrap", "_bootstrap_inner"];
+    text.rsplit_once(", in ").is_some_and(|(_, name)| FUNCTIONS.contains(&name))
+}
+
 /// Whether a line begins a traceback, also one inside a message (`Original Traceback`) or a group.
 pub(crate) fn begins(text: &str) -> bool {
     text.contains("Traceback (most recent call last)")
@@ -119,6 +128,9 @@ impl Traceback {
         self.cleans_up = self.cleans_up || names_clean_up(text);
         let frames = if self.boxed { &BOX_FRAME } else { &FRAME };
         if let Some(found) = frames.as_ref().and_then(|frame| frame.captures(text)) {
+            if !self.boxed {
+                self.uncaught.get_or_insert_with(|| starts_a_program(text));
+            }
             let file = found.name("file").map_or("", |file| file.as_str());
             if is_own(file) {
                 let line = found.name("line").and_then(|line| line.as_str().parse().ok()).unwrap_or(0);

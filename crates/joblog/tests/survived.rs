@@ -125,3 +125,66 @@ fn the_message_of_r_is_on_the_next_line() {
     );
     assert_eq!(first("warning: truncated image a.jpg (OSError: image file is truncated), replaced\n"), None);
 }
+
+/// The error of a job with one rank.
+fn alone(text: &str) -> (&'static str, String) {
+    let found = first_error(&[Log { bytes: text.as_bytes(), rank: None, cut: false }], 1);
+    found.first.map(|first| (first.rule.id, first.text)).unwrap()
+}
+
+/// A traceback that Python prints of an exception that nothing caught.
+fn uncaught(last: &str) -> String {
+    format!(
+        "Traceback (most recent call last):\n  File \"/home/a/train.py\", line 90, in <module>\n    main()\n  \
+         File \"/home/a/train.py\", line 41, in main\n    step()\n{last}\n"
+    )
+}
+
+/// A traceback that a handler prints: it begins with the frame of the handler.
+fn caught(last: &str) -> String {
+    format!(
+        "ERROR:root:the large buffer was not granted\nTraceback (most recent call last):\n  File \"/home/a/train.py\", \
+         line 33, in main\n    reserve()\n{last}\n"
+    )
+}
+
+#[test]
+fn an_exception_that_the_program_had_caught_is_not_the_one_that_ended_it() {
+    const MEMORY: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB.";
+    const HEADER: &str = "struct.error: unpack requires a buffer of 16 bytes";
+    let text = format!("{}{}", caught(MEMORY), uncaught(HEADER));
+    assert_eq!(alone(&text), ("exception", HEADER.to_owned()));
+    // Nothing else ended the program: it printed the exception and gave up.
+    assert_eq!(alone(&caught(MEMORY)).1, MEMORY);
+    // The same without a handler: the first one ended one of two programs of the script.
+    assert_eq!(alone(&format!("{}{}", uncaught(MEMORY), uncaught(HEADER))).1, MEMORY);
+    // A GPU's error may take effect later.
+    let off = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered";
+    assert_eq!(alone(&format!("{}{}", caught(off), uncaught(HEADER))).1, off);
+    // Of four ranks without labels the second one may be another rank's.
+    assert_eq!(first(&text).unwrap().1, MEMORY);
+}
+
+#[test]
+fn an_exception_that_follows_from_a_caught_one_is_not_the_first() {
+    const LOST: &str = "FileNotFoundError: [Errno 2] No such file or directory: '/data/shards/00017.tar'";
+    for later in [
+        "AttributeError: 'NoneType' object has no attribute 'shape'",
+        "RuntimeError: giving up",
+        "ValueError: /data/shards/00017.tar has no samples",
+        "UnboundLocalError: cannot access local variable 'batch' where it is not associated with a value",
+    ] {
+        assert_eq!(alone(&format!("{}{}", caught(LOST), uncaught(later))).1, LOST, "{later}");
+    }
+}
+
+#[test]
+fn the_only_rank_has_no_peer_that_closed_the_pipe() {
+    const PIPE: &str = "BrokenPipeError: [Errno 32] Broken pipe";
+    const EXIT: &str = "srun: error: gn1: task 0: Exited with exit code 1\n";
+    assert_eq!(alone(&format!("{}{EXIT}", uncaught(PIPE))), ("exception", PIPE.to_owned()));
+    // With others it may follow from the end of one of them.
+    assert_eq!(first(&format!("{}{EXIT}", uncaught(PIPE))).unwrap().0, "srun-task");
+    // A line of its log says nothing of an end.
+    assert_eq!(alone(&format!("retry after: {PIPE}\n{EXIT}")).0, "srun-task");
+}
