@@ -137,12 +137,12 @@ fn last_failures(read: &Read, ranks: u32) -> impl Iterator<Item = &Event> {
             kept.push(event);
         }
         kept.reverse();
-        if is_one { without_caught(kept) } else { kept }
+        without_caught(kept)
     })
 }
 
-/// Removes exceptions of a process that it had caught and printed, if one that nothing caught ended it later, and the later one does not
-/// follow from them by its text.
+/// Removes exceptions that a program had caught and printed, if one that nothing caught ended it later, and the later one does not follow from
+/// them by its text.
 fn without_caught(events: Vec<&Event>) -> Vec<&Event> {
     let ends = |event: &&&Event| event.rule.kind == Kind::Cause && event.uncaught == Some(true);
     let Some(last) = events.iter().rev().find(ends).copied() else { return events };

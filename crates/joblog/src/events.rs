@@ -173,7 +173,7 @@ impl Chained {
 /// Words of a program that continues without the part that failed.
 static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     // "Use X instead" is advice of a message, not what the program does.
-    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|^retrying|- retrying|caught, |pruning|pruned|using \S+(?: \S+)? instead";
+    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|(?:^|- |\|)retrying|caught, |pruning|pruned|will use |continuing without |using \S+(?: \S+)? instead";
     RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
 });
 
@@ -192,6 +192,11 @@ fn is_around_a_stack(text: &str) -> bool {
     const LINES: [&str; 5] =
         ["Stacktrace:", "stack backtrace:", "in expression starting at ", "note: run with ", "Calls: "];
     LINES.iter().any(|line| text.starts_with(line))
+}
+
+/// Whether a line is a message in the banner that NVIDIA's containers print before their program starts.
+fn is_banner(text: &str) -> bool {
+    text.trim_start().starts_with("[[ ") && text.trim_end().ends_with(" ]]")
 }
 
 fn says_it_survived(text: &str) -> bool {
@@ -474,7 +479,7 @@ impl Reader {
                 let rule = self.of_abort(at, rule);
                 let event = self.push(at, rule, text, None, line, begun);
                 if let Some(event) = event.and_then(|event| self.events.get_mut(event)) {
-                    event.survived |= says_it_survived(text);
+                    event.survived |= says_it_survived(text) || is_banner(text);
                 }
                 if let Some(stream) = self.streams.get_mut(at).filter(|_| has_a_stack(rule)) {
                     stream.closed = Some(stream.lines);

@@ -40,7 +40,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "arguments",
         Application,
-        r": error: (?:unrecognized arguments|the following arguments are required|argument \S+: |ambiguous option|no such option)|^Error: (?:No such option|Missing (?:option|argument)|Got unexpected extra argument|Invalid value for)",
+        r": error: (?:unrecognized arguments|the following arguments are required|argument \S+: |ambiguous option|no such option)|^Error: (?:No such option|Missing (?:option|argument)|Got unexpected extra argument|Invalid value for)|^Could not override '|^Key '[^']*' is not in struct",
         "the command line lacks an argument, or has one that the program refuses; torch.distributed.launch adds --local-rank, torchrun sets LOCAL_RANK instead",
     ),
     // Errors that follow from another rank's: before all causes, since their texts quote CUDA and NCCL errors.
@@ -468,7 +468,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "command-missing",
         Application,
-        r"execve\(\): .*: No such file|^(?:/usr/bin/)?env: .*: No such file or directory$|cannot execute(?: binary file)?: |FileNotFoundError: .*'(?:\S*/)?(?:nvcc|ninja|gcc|g\+\+|ffmpeg|git|nvidia-smi)'$",
+        r"execve\(\): .*: No such file|^make(?:\[\d+\])?: (?:\S*/)?[^\s/:]+: No such file or directory$|^(?:/usr/bin/)?env: .*: No such file or directory$|cannot execute(?: binary file)?: |FileNotFoundError: .*'(?:\S*/)?(?:nvcc|ninja|gcc|g\+\+|ffmpeg|git|nvidia-smi)'$",
         MISSING,
     ),
     // Most scripts go on after such a command: named only if there is no cause. Behind the file systems' own errors. A configuration

@@ -11,6 +11,10 @@ fn first(text: &str, ranks: u32) -> Option<(&'static str, Kind, String)> {
 fn each_text_has_the_advice_that_helps() {
     for (text, id) in [
         ("FileExistsError: [Errno 17] File exists: 'outputs/checkpoints'", "file-exists"),
+        ("Could not override 'optimizer.lerning_rate'.", "arguments"),
+        ("Key 'lerning_rate' is not in struct", "arguments"),
+        ("make: nvcc: No such file or directory", "command-missing"),
+        ("RuntimeError: basic_ios::clear: iostream error", "checkpoint-write"),
         (
             "RuntimeError: [enforce fail at inline_container.cc:783] . PytorchStreamWriter failed writing file data/5: file write failed",
             "checkpoint-write",

@@ -161,8 +161,8 @@ fn an_exception_that_the_program_had_caught_is_not_the_one_that_ended_it() {
     // A GPU's error may take effect later.
     let off = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered";
     assert_eq!(alone(&format!("{}{}", caught(off), uncaught(HEADER))).1, off);
-    // Of four ranks without labels the second one may be another rank's.
-    assert_eq!(first(&text).unwrap().1, MEMORY);
+    // Of four ranks without labels: the others' exceptions would be consequences if the first one had ended a rank.
+    assert_eq!(first(&text).unwrap().1, HEADER);
 }
 
 #[test]
@@ -187,4 +187,31 @@ fn the_only_rank_has_no_peer_that_closed_the_pipe() {
     assert_eq!(first(&format!("{}{EXIT}", uncaught(PIPE))).unwrap().0, "srun-task");
     // A line of its log says nothing of an end.
     assert_eq!(alone(&format!("retry after: {PIPE}\n{EXIT}")).0, "srun-task");
+}
+
+#[test]
+fn a_program_says_in_several_words_that_it_continues() {
+    const MODULE: &str =
+        "ImportError: libnvrtc.so.12: cannot open shared object file: No such file or directory";
+    // A check of the script, which is a program of its own.
+    let checked = format!(
+        "{}check: apex not available, will use torch's own optimizer\n",
+        uncaught("ModuleNotFoundError: No module named 'apex'")
+    );
+    assert_eq!(alone(&format!("{checked}{}", uncaught(MODULE))).1, MODULE);
+    let retried = "INFO|retrying download of part 3 (ReadTimeoutError: HTTPSConnectionPool(host='a', port=443): Read timed out.) [1/5]\n";
+    let full = "OSError: [Errno 28] No space left on device";
+    assert_eq!(alone(&format!("{retried}{}", uncaught(full))).1, full);
+    // The banner of NVIDIA's containers.
+    let banner = "   [[ System has unsupported display driver / cuda driver combination (error 803) ]]\n";
+    assert_eq!(alone(&format!("{banner}{}", uncaught(full))).1, full);
+    assert_eq!(alone(banner).0, "cuda-driver-mismatch");
+}
+
+#[test]
+fn the_compiler_is_missing_because_its_module_was_not_loaded() {
+    let module =
+        "Lmod has detected the following error: The following module(s) are unknown: \"cuda/12.9\"\n";
+    let make = "make: nvcc: No such file or directory\nmake: *** [Makefile:3: a.o] Error 127\n";
+    assert_eq!(alone(&format!("{module}{make}")).0, "module-unknown");
 }

@@ -160,7 +160,11 @@ const VARIANTS: [Variant; 15] = [
         numbers: &[4, 12],
         interval_s: 5.0,
         with_files: false,
-        also_right: &["the starts of the job's", "no kernel ran on the GPU for"],
+        also_right: &[
+            "the starts of the job's",
+            "no kernel ran on the GPU for",
+            "the start of another program",
+        ],
         not_by: "",
     },
 ];

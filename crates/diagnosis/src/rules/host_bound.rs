@@ -1,7 +1,7 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
-use super::{RULES, hang, pauses};
+use super::{RULES, hang, launch_bound, pauses, saving};
 use crate::facts::{Facts, Unit, busy, mean_of, median};
 use crate::host_time::{HostTime, of_all, one_process_in_turn, used};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
@@ -59,11 +59,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         || !facts.show_speed()
         || used(facts).any(works)
         || hang::stood_still(facts).is_some()
-        || RULES.iter().any(|rule| rule.explains_idle && !(rule.find)(facts).is_empty())
     {
         return Vec::new();
     }
     let idle = (100.0 - percent) / 100.0;
+    if is_explained(facts, idle) {
+        return Vec::new();
+    }
     let of_process = of_all(facts).and_then(|all| {
         let of = |get: fn(&HostTime) -> f64| median(all.iter().map(|(_, host)| get(host)).collect());
         Some((of(HostTime::asleep)?, of(HostTime::computes)?))
@@ -114,6 +116,21 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     found.fix = fix;
     found.costs = Some(lost);
     vec![found]
+}
+
+/// Whether another rule explains this share of the time without a kernel, or most of it.
+fn is_explained(facts: &Facts<'_>, idle: f64) -> bool {
+    let explains = |rule: &Rule| {
+        let found = (rule.find)(facts);
+        match rule.id {
+            // A finding about small kernels, or about saves of which most fill whole samples, may be of a small part of the time.
+            id if [launch_bound::RULE.id, saving::RULE.id].contains(&id) => {
+                found.iter().any(|one| one.costs.is_none_or(|costs| 2.0 * costs >= idle))
+            }
+            _ => !found.is_empty(),
+        }
+    };
+    RULES.iter().filter(|rule| rule.explains_idle).any(explains)
 }
 
 /// Data that is copied over PCIe in both directions, in GB for each second without a kernel: a bound of the rate of these copies, if they do

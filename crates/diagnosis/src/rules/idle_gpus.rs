@@ -64,7 +64,14 @@ const START_FIX: &str = "look at what the program does before its first step (do
     results for the next job";
 const STARTS_FIX: &str = "look at what each program does before its first step, and at what the script does between them (imports, data, compilation, \
     work on the CPU): run several settings in one program, or divide the job there";
-const LOW_FIX: &str = "find what the GPUs wait for (`py-spy dump --pid PID`; railgate.step() and railgate.waiting() in the loop), or ask for fewer GPUs";
+const LOW_FIX: &str = "find what the GPUs wait for (`py-spy dump --pid PID`; railgate.step() and railgate.waiting() in the loop), or ask for fewer GPUs; \
+    work of the video engines (NVDEC, NVENC) is not counted";
+/// For a job that computes without any GPU.
+const CPU_FIX: &str = "the job computes on the CPU: check that its library sees the GPU (torch.cuda.is_available(), jax.devices(); a build without CUDA, \
+    CUDA_VISIBLE_DEVICES); if it needs none, ask for no GPUs";
+/// A job that was cut off may have stood still, or was not in use.
+const CUT_OFF_FIX: &str = "it stood still (its log; `railgate report JOBID --live` or `py-spy dump --pid PID` while it runs), or it waited for a person or for requests: \
+    end such a job when its use is over, or set a shorter time limit";
 const UNUSED_FIX: &str = "start a process on every GPU, or ask for fewer GPUs";
 
 /// One GPU, with all that the rule needs to know of it.
@@ -140,21 +147,34 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
     let Some(gpus) = sampled(facts, set.unused.seconds().min(set.least.seconds())) else { return Vec::new() };
     let held_s: f64 = gpus.iter().map(|gpu| gpu.idle.over_s).sum();
     let long = gpus.iter().all(|gpu| gpu.idle.over_s >= set.least.seconds());
-    let low = || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !has_another_cause(facts));
+    // Nothing that delays a GPU's work explains a GPU that has none.
+    let none_used_at_all = gpus.iter().all(|gpu| gpu.unused);
+    let is_explained = || !none_used_at_all && has_another_cause(facts);
+    let low = || asleep(facts, &gpus).or_else(|| low_use(facts, &gpus)).filter(|_| !is_explained());
     // A job of ten minutes whose start-up is a little shorter.
     let other = || low().map(|found| at_the_start(facts, &gpus, true).unwrap_or(found));
-    let at_the_end = || at_the_end(facts, &gpus).filter(|_| !has_another_cause(facts));
-    let in_between = || in_between(facts, &gpus).filter(|_| !has_another_cause(facts));
+    let at_the_end = || at_the_end(facts, &gpus).filter(|_| !is_explained());
+    let in_between = || in_between(facts, &gpus).filter(|_| !is_explained());
     let found = unused(facts, &gpus)
         .or_else(|| at_the_start(facts, &gpus, false))
         .or_else(|| if long { other() } else { none_used(facts, &gpus) })
         .or_else(at_the_end)
         .or_else(in_between);
     let told = found.map(|(mut found, idle_s)| {
+        if none_used_at_all && computes(facts) {
+            found.fix = Some(CPU_FIX);
+        }
         found.costs = Some((idle_s / held_s).clamp(0.0, 1.0));
         found
     });
     told.into_iter().collect()
+}
+
+/// Whether the job keeps most of a core busy.
+fn computes(facts: &Facts<'_>) -> bool {
+    const CORES: f64 = 0.8;
+    let cores = facts.usages.iter().filter_map(|usage| Some(usage.host.cpu_cores.known()?.mean));
+    cores.sum::<f64>() >= CORES
 }
 
 /// Whether no kernel ran on the GPU and its memory was not used, in any sample; `false` if that is not known.
@@ -330,6 +350,8 @@ fn at_the_end(facts: &Facts<'_>, gpus: &[Gpu<'_>]) -> Option<(Found, f64)> {
     );
     let fix = Some(if ended_well {
         TAIL_FIX
+    } else if facts.outcome == Outcome::CutOff {
+        CUT_OFF_FIX
     } else {
         "check where the program stopped: its log; while it still runs, `railgate report JOBID --live` or `py-spy dump --pid PID`"
     });

@@ -54,7 +54,11 @@ const SWEEP_FIX: &str = "CUDA graphs, torch.compile or larger batches; programs 
 
 /// For a program that does not report, whose processes compute for longer than its small kernels run.
 const BUSY_THREAD_FIX: &str = "in the next run, `py-spy dump --pid PID` on the node shows what the busy thread does: if it launches kernels, CUDA graphs, torch.compile or larger batches; \
-    if it prepares input or runs an environment, do that in other processes";
+    if it prepares input or runs an environment, do that in other processes; if it polls for requests, share the GPU (MPS, MIG) or send more";
+
+/// The same where other processes of the job compute as well.
+const BUSY_THREAD_OR_LOADERS_FIX: &str = "in the next run, `py-spy dump --pid PID` on the node shows what the process does: if its main thread launches kernels, CUDA graphs, torch.compile or \
+    larger batches; if it waits for the other processes, more of them, or less work in each";
 
 /// Cores that a process uses at most while it launches kernels; one that uses more computes on the CPU itself.
 const LAUNCHING: f64 = 2.0;
@@ -89,10 +93,15 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     }));
     said.extend(gap.map(|gap| {
         format!(
-            "no kernel runs {:.0} % of {whose}, while a core is busy for each GPU{}: the program launches them too late, or \
-             computes on the CPU itself",
+            "no kernel runs {:.0} % of {whose}, while a core is busy for each GPU{}: the program launches them too late, \
+             {}",
             100.0 * gap,
-            if silent { " and the kernels that run keep few SMs at work" } else { "" }
+            if silent { " and the kernels that run keep few SMs at work" } else { "" },
+            if silent {
+                "computes on the CPU itself, or polls for requests or another process"
+            } else {
+                "or computes on the CPU itself"
+            }
         )
     }));
     let mut found = Found::new(confidence, String::new(), said.join("; "));
@@ -102,7 +111,11 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     found.costs = Some((lost * within.unwrap_or(1.0)).clamp(0.0, 1.0));
     // From outside, Python that launches kernels and Python that makes the input are the same.
     found.fix = match gap {
-        Some(gap) if silent && gap > of_small => Some(BUSY_THREAD_FIX),
+        Some(gap) if silent && gap > of_small => {
+            let others = host_time::other_cores(facts);
+            let compute = others.is_some_and(|cores| cores >= facts.rules.input_bound.loader_cores.get());
+            Some(if compute { BUSY_THREAD_OR_LOADERS_FIX } else { BUSY_THREAD_FIX })
+        }
         None if confidence == "low" && !facts.ranks_depend => Some(SWEEP_FIX),
         None if confidence == "low" => Some(PROFILER_FIX),
         _ => None,
@@ -226,6 +239,11 @@ impl<'a> Means<'a> {
         ];
         let copied: Option<f64> = ways.iter().map(|way| facts.mean(way).known().copied()).sum();
         let possible = self.can_be() && copied? <= 1e9 * set.copied_gb_s.get() * self.steps?;
+        // The busy cores may be other processes'.
+        let sleeps = |(_, host): &(&Unit<'_>, host_time::HostTime)| 2.0 * host.asleep() >= host.idle;
+        if host_time::of_all(facts).is_some_and(|all| all.iter().any(sleeps)) {
+            return None;
+        }
         let busy = |usage: &&Usage| cores_are_busy(usage, set.cores_percent.share());
         (possible && facts.usages.len() == facts.nodes.len() && facts.usages.iter().all(busy))
             .then_some(least)

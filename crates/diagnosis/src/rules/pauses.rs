@@ -18,7 +18,8 @@ and a loader that is a little too slow leave shorter gaps.",
 and requests that come rarely all look the same from outside, and so does a server that polls for them. A copy off the GPUs at the same
 time is named by `saving`, waiting for disks by `input-bound`; as much off the GPUs as onto them goes with work on the host. GPUs that one
 process drives may work in turn, so that none of them pauses for the others (`host-bound`); those of several processes may, too.",
-    fix: "report checkpoints and input with railgate.checkpoint() and railgate.waiting(); move evaluation off the loop or make it rarer",
+    fix: "report checkpoints and input (railgate.checkpoint(), railgate.waiting()); move evaluation off the loop or make it rarer; run several settings in \
+          one program",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
@@ -44,11 +45,15 @@ const TURN_FIX: &str = "GPUs that work in turn: let the two parts overlap, or ru
 const HOST_FIX: &str = "keep gradients and optimizer states on the GPUs (NCCL instead of Gloo), or copy less and while kernels run; railgate.step() in \
     the loop shows whether each step pauses";
 
+/// The same for a job with one GPU.
+const ALONE_FIX: &str = "optimizer states on the GPU; decode and encode in other processes; copy less (bytes or bf16 instead of fp32), and while kernels run; \
+    railgate.step() in the loop shows whether each step pauses";
+
 /// Share of the time without a kernel.
 const MOST_OF_IT: f64 = 0.7;
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
-    let known = [saving::find, input_bound::find, cpu_contention::find];
+    let known = [input_bound::find, cpu_contention::find];
     // A rank that ends a common pause a little later than the others explains none of it.
     let of_a_rank = [pausing_rank::find, sleeping_rank::find];
     let Some(seconds) = facts.training_s().filter(|seconds| *seconds > 0.0) else { return Vec::new() };
@@ -68,6 +73,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         || paused_s < set.mean_s.get() * count
         || !facts.show_speed()
         || hang::stood_still(facts).is_some()
+        || saving::explains_idle(facts)
         || known.iter().any(|rule| !rule(facts).is_empty())
         || of_a_rank
             .iter()
@@ -100,17 +106,21 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         }
         (Some(asleep), Some(computes)) if computes > 2.0 * asleep && idle_s <= 0.5 * paused_s => match saving::copies_both_ways(facts) {
             Some((off, onto)) => {
-                fix = Some(HOST_FIX);
+                let (work, advice) = if used(facts).count() > 1 {
+                    ("sums of gradients or an optimizer on the host, or other work on data of the GPUs", HOST_FIX)
+                } else {
+                    ("an optimizer on the host, batches that it decodes and results that it encodes, or other work on data of the GPU", ALONE_FIX)
+                };
+                fix = Some(advice);
                 format!(
-                    "the processes compute on the CPU meanwhile, while {off:.0} MB/s are copied off each GPU and {onto:.0} MB/s onto it: sums of \
-                     gradients or an optimizer on the host, or other work on data of the GPUs"
+                    "the processes compute on the CPU meanwhile, while {off:.0} MB/s are copied off each GPU and {onto:.0} MB/s onto it: {work}"
                 )
             }
-            None => "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection, polling for requests or other \
-                     work between steps"
+            None => "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection, polling for requests, the start of \
+                     another program or other work between steps"
                 .to_owned(),
         },
-        _ => "evaluation, saving, input, requests or other work between steps".to_owned(),
+        _ => "evaluation, saving, input, requests, the start of another program or other work between steps".to_owned(),
     };
     // Of several GPUs it is not known whether they pause at the same moments.
     let which = if used(facts).count() > 1 { "each GPU runs no kernel" } else { "no kernel runs on any GPU" };

@@ -78,6 +78,12 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     vec![found]
 }
 
+/// Whether saves explain why GPUs are idle in the time in which the job trained. Those that fill whole samples are no part of that time.
+pub(super) fn explains_idle(facts: &Facts<'_>) -> bool {
+    let told = facts.reporting().any(|(_, rank)| rank.checkpoints > 0);
+    if told { !find(facts).is_empty() } else { in_training(facts).is_some() }
+}
+
 /// Idle GPUs in the time in which the job trained, while data is copied off them: as a share of that time, and in words.
 fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
     let set = &facts.rules.saving;

@@ -64,7 +64,7 @@ fn what_processes_do_in_long_rests_is_not_known() {
     let steady = phases.list.pop().unwrap();
     let idle = railgate_node_report::phases::Phase { kind: PhaseKind::Idle, ..steady };
     phases.list.extend([steady, idle, steady, idle, steady, idle, steady]);
-    assert!(said(&nodes).contains(": evaluation, saving, input, requests or other work"), "{}", said(&nodes));
+    assert!(said(&nodes).contains(": evaluation, saving, input, requests, the start"), "{}", said(&nodes));
 }
 
 /// Logits that are copied to the host in each step, where the processor works on them.
@@ -195,4 +195,124 @@ fn a_busy_thread_is_to_be_looked_at_first() {
     });
     let [one] = &find("launch-bound", &nodes, &Rules::DEFAULT)[..] else { panic!() };
     assert!(one.fix.is_some_and(|fix| fix.contains("py-spy") && fix.contains("prepares input")), "{one:?}");
+}
+
+/// What is read and what is written is not known: results that are flushed, or input.
+#[test]
+fn waits_for_disks_are_for_input_or_for_files_that_are_written() {
+    let of = |memory: f64| {
+        let mut nodes = with_host(0.4, 0.0, 0.2, true);
+        let host = &mut training(&mut nodes).host;
+        host.io_pressure_percent = Reading::Known(31.0);
+        host.memory_pressure_percent = Reading::Known(memory);
+        let [one] = &find("input-bound", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+        (one.what.clone(), one.fix.unwrap())
+    };
+    let (what, fix) = of(0.0);
+    assert!(what.ends_with("the GPUs probably wait for input, or for files that the job writes"), "{what}");
+    assert!(fix.contains("/proc/PID/io") && fix.contains("write less often"), "{fix}");
+    // A data set that is mapped into less memory than it has.
+    let (what, fix) = of(40.0);
+    assert!(
+        what.ends_with("; a process waits for memory 40 % of the time") && fix.contains("--mem"),
+        "{what}: {fix}"
+    );
+}
+
+/// More loaders than cores wait for each other, and the GPUs' processes for them.
+#[test]
+fn loaders_that_wait_for_cores_are_no_lack_of_cores_of_the_program() {
+    let mut nodes = loaders();
+    training(&mut nodes).host.cpu_pressure_percent = Reading::Known(95.0);
+    assert_eq!((words("input-bound", &nodes).len(), words("cpu-contention", &nodes).len()), (1, 0));
+    // Without the times of the processes nothing tells the two apart.
+    let nodes = with(nodes, |_, counters| counters.process_cpu_percent = Reading::Unsupported);
+    assert_eq!((words("input-bound", &nodes).len(), words("cpu-contention", &nodes).len()), (0, 1));
+}
+
+/// A video is rendered, and encoders take the frames.
+#[test]
+fn other_processes_may_be_those_that_take_the_results() {
+    let nodes = with(loaders(), |_, counters| counters.pcie_tx_bytes_s = Reading::Known(150e6));
+    let [one] = &find("input-bound", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(one.what.ends_with("(encoders or writers of its results, or data loaders)"), "{}", one.what);
+    assert!(one.fix.is_some_and(|fix| fix.contains("hand over results")), "{one:?}");
+}
+
+/// An agent waits for a service in each step, and then runs a few small kernels.
+#[test]
+fn small_kernels_do_not_hide_the_wait_that_is_most_of_the_time() {
+    let mut nodes = with_host(0.25, 0.0, 0.0, true);
+    nodes[0].usage.as_mut().unwrap().gpus.truncate(1);
+    training(&mut nodes).gpus.truncate(1);
+    let nodes = with(nodes, |_, counters| {
+        counters.graphics_percent = Reading::Known(22.0);
+        counters.sm_percent = Reading::Known(11.0);
+        (counters.tensor_percent, counters.dram_percent) = (Reading::Known(4.0), Reading::Known(9.0));
+        counters.paused_percent = Reading::Known(0.0);
+    });
+    assert_eq!(words("launch-bound", &nodes).len(), 1);
+    let [one] = &words("host-bound", &nodes)[..] else { panic!() };
+    assert!(one.contains("each GPU's process sleeps 75 % of it"), "{one}");
+}
+
+/// A build of the library without CUDA.
+#[test]
+fn a_job_that_computes_on_the_cpu_is_told_so() {
+    let mut nodes = silent_phases(&[(PhaseKind::Idle, 3600)], [0.0; 4], [0.0; 4]);
+    let since = Some(nodes[0].start);
+    let usage = nodes[0].usage.as_mut().unwrap();
+    usage.phases.as_mut().unwrap().training = None;
+    for gpu in &mut usage.gpus {
+        gpu.counters.memory_used_mib = flat(0.0);
+        gpu.idle = Reading::Known(IdleTime { over_s: 3600.0, idle_s: 3600.0, since });
+    }
+    let usage = nodes[0].usage.as_mut().unwrap();
+    // Its threads are more than its cores.
+    usage.host.cpu_pressure_percent = flat(60.0);
+    let [one] = &find("idle-gpus", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(one.fix.is_some_and(|fix| fix.starts_with("the job computes on the CPU")), "{one:?}");
+    nodes[0].usage.as_mut().unwrap().host.cpu_cores = flat(0.1);
+    let [one] = &find("idle-gpus", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(one.fix.is_none_or(|fix| !fix.contains("on the CPU")), "{one:?}");
+}
+
+/// A notebook that its time limit ended stood as still as a hang.
+#[test]
+fn a_job_that_was_cut_off_may_have_been_out_of_use() {
+    let mut nodes = silent_phases(
+        &[(PhaseKind::Steady, 600), (PhaseKind::Tail, 600)],
+        [45.0, 40.0, 15.0, 20.0],
+        [90.0, 80.0, 30.0, 40.0],
+    );
+    let end = nodes[0].end.unwrap();
+    nodes[0].usage.as_mut().unwrap().host.cpu_cores = flat(1.0);
+    for gpu in &mut nodes[0].usage.as_mut().unwrap().gpus {
+        gpu.counters.memory_used_mib = flat(4e4);
+        gpu.idle = Reading::Known(IdleTime { over_s: 1200.0, idle_s: 600.0, since: Some(end - 600_000) });
+    }
+    let of = |outcome| {
+        let facts = Facts::new(&nodes, Some(end), outcome, None);
+        (by_id("idle-gpus").unwrap().find)(&facts).into_iter().filter_map(|one| one.fix).collect::<Vec<_>>()
+    };
+    let [fix] = &of(Outcome::CutOff)[..] else { panic!() };
+    assert!(fix.contains("waited for a person or for requests"), "{fix}");
+    let [fix] = &of(Outcome::Failed)[..] else { panic!() };
+    assert!(fix.starts_with("check where the program stopped"), "{fix}");
+}
+
+/// Frames that one process decodes, filters on its GPU and encodes.
+#[test]
+fn one_gpu_sums_no_gradients_with_another() {
+    let mut nodes = with_host(0.9, 0.0, 0.0, true);
+    nodes[0].usage.as_mut().unwrap().gpus.truncate(1);
+    training(&mut nodes).gpus.truncate(1);
+    let nodes = with(nodes, |_, counters| {
+        (counters.pcie_tx_bytes_s, counters.pcie_rx_bytes_s) = (Reading::Known(6e8), Reading::Known(6e8));
+    });
+    let [one] = &words("pauses", &nodes)[..] else { panic!() };
+    assert!(
+        one.contains("batches that it decodes and results that it encodes") && !one.contains("gradients"),
+        "{one}"
+    );
 }
