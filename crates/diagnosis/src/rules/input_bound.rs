@@ -44,12 +44,16 @@ thresholds! {
 }
 
 /// For a job whose other processes compute while those of its GPUs sleep.
-const FEEDERS_FIX: &str = "data loaders: more loader workers, prefetch, data on local disks or fewer small files; environments, scoring or clients: run \
+const FEEDERS_FIX: &str = "data loaders: as many workers as the job has cores, prefetch, data on local disks or fewer small files; environments, scoring or clients: run \
     more of them at once, or let them run while the GPUs work";
 
 /// For such a job, if all of its cores are in use.
 const CORES_FIX: &str = "all cores of the job are busy: ask for more cores per GPU (--cpus-per-task), or do less work per sample (decode on the GPU, prepare \
     the data once)";
+
+/// For such a job, if they wait for cores and not all of its cores are known to be in use.
+const BOUND_FIX: &str = "these processes share too few cores: `taskset -cp PID` on the node shows which ones they may use; do not set their affinity (worker_init_fn, \
+    OMP_PROC_BIND, KMP_AFFINITY, --cpu-bind), or ask for more cores (--cpus-per-task)";
 
 /// The kernel's figure of waits for disks does not tell reads from writes.
 const DISKS_FIX: &str = "while the job runs, `cat /proc/PID/io` on the node, twice: where read_bytes or rchar grow, prefetch, data on local disks or fewer \
@@ -111,8 +115,14 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         return Vec::new();
     }
     if let Some(mut found) = loaders_compute(facts) {
-        let of_feeders = if cpu > set.cores_percent.share() { CORES_FIX } else { FEEDERS_FIX };
-        found.fix = found.fix.or(Some(of_feeders));
+        if cpu > set.cores_percent.share() {
+            found.fix = found.fix.or(Some(CORES_FIX));
+        } else if let Some(waits) = waits_for_cores(facts) {
+            found.what.push_str(&waits);
+            found.fix = Some(BOUND_FIX);
+        } else {
+            found.fix = found.fix.or(Some(FEEDERS_FIX));
+        }
         return vec![found];
     }
     // A process that computes for most of the idle time waits for nothing; its threads may be loaders, or the program's own work on the
@@ -148,6 +158,19 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
         found.fix = Some(DISKS_FIX);
     }
     vec![found]
+}
+
+/// In words, that processes of the job wait for a core.
+fn waits_for_cores(facts: &Facts<'_>) -> Option<String> {
+    let mean = |spread: &Reading<Spread>| spread.known().map(|spread| spread.mean);
+    let pressure = of_hosts(facts, |host| mean(&host.cpu_pressure_percent))
+        .filter(|percent| *percent > facts.rules.input_bound.cpu_pressure_percent.get())?;
+    let cores = of_hosts(facts, |host| mean(&host.cpu_cores))?;
+    let allowed = of_hosts(facts, |host| host.cpus_allowed.known().copied());
+    let of = allowed.map_or_else(String::new, |allowed| format!(" of {allowed:.0}"));
+    Some(format!(
+        "; a process of the job waits for a CPU core {pressure:.0} % of the time, and {cores:.1}{of} cores are in use"
+    ))
 }
 
 /// A figure of the job's cgroup: median over the nodes.

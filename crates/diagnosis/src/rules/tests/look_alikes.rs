@@ -181,7 +181,7 @@ fn a_process_that_computes_does_not_wait_for_disks() {
 fn loaders_that_use_all_cores_need_cores() {
     let mut nodes = loaders();
     let fix = |nodes: &[NodeReport]| find("input-bound", nodes, &Rules::DEFAULT)[0].fix.unwrap();
-    assert!(fix(&nodes).starts_with("data loaders: more loader workers"));
+    assert!(fix(&nodes).starts_with("data loaders: as many workers as the job has cores"));
     let host = &mut nodes[0].usage.as_mut().unwrap().host;
     host.cpus_allowed = Reading::Known(host.cpu_cores.known().unwrap().mean);
     assert!(fix(&nodes).starts_with("all cores of the job are busy: ask for more cores"));
@@ -225,6 +225,18 @@ fn loaders_that_wait_for_cores_are_no_lack_of_cores_of_the_program() {
     let mut nodes = loaders();
     training(&mut nodes).host.cpu_pressure_percent = Reading::Known(95.0);
     assert_eq!((words("input-bound", &nodes).len(), words("cpu-contention", &nodes).len()), (1, 0));
+    // Cores are free: the loaders are bound to a few of them, and more loaders would not help.
+    let [one] = &find("input-bound", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(
+        one.what.ends_with("waits for a CPU core 95 % of the time, and 3.3 of 32 cores are in use"),
+        "{one:?}"
+    );
+    assert!(one.fix.is_some_and(|fix| fix.contains("taskset") && !fix.contains("more loader")), "{one:?}");
+    let host = &mut nodes[0].usage.as_mut().unwrap().host;
+    let allowed = std::mem::replace(&mut host.cpus_allowed, Reading::Known(3.3));
+    let [one] = &find("input-bound", &nodes, &Rules::DEFAULT)[..] else { panic!() };
+    assert!(one.fix.is_some_and(|fix| fix.starts_with("all cores of the job are busy")), "{one:?}");
+    nodes[0].usage.as_mut().unwrap().host.cpus_allowed = allowed;
     // Without the times of the processes nothing tells the two apart.
     let nodes = with(nodes, |_, counters| counters.process_cpu_percent = Reading::Unsupported);
     assert_eq!((words("input-bound", &nodes).len(), words("cpu-contention", &nodes).len()), (0, 1));
