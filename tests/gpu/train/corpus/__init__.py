@@ -14,6 +14,6 @@ def kind(program):
 
 
 from corpus import (  # noqa: F401
-    blind, compute, eighth, eleventh, ends, fresh, frozen, further, inference, later, ninth, seventh, several, tenth, thirteenth,
-    twelfth, unseen, varied, waits,
+    blind, compute, eighth, eleventh, ends, fourteenth, fresh, frozen, further, inference, later, ninth, seventh, several, tenth,
+    thirteenth, twelfth, unseen, varied, waits,
 )
