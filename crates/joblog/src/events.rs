@@ -173,7 +173,7 @@ impl Chained {
 /// Words of a program that continues without the part that failed.
 static SURVIVES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     // "Use X instead" is advice of a message, not what the program does.
-    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|(?:^|- |\|)retrying|caught, |pruning|pruned|will use |continuing without |using \S+(?: \S+)? instead";
+    let words = r"falling back|fall back|fallback|skipping|skipped|ignoring|ignored|will retry|(?:^|- |\|)retrying|(?:,| and) retrying|caught, |pruning|pruned|will use |continuing without |using \S+(?: \S+)? instead";
     RegexBuilder::new(words).case_insensitive(true).unicode(false).build().ok()
 });
 
@@ -378,6 +378,7 @@ impl Reader {
     fn close(&mut self, at: usize, open: Open, line: &Line) {
         let text = line.text.trim_start_matches(['|', '+', ' ']).to_owned();
         let place = open.traceback.place.clone().filter(|_| !open.traceback.mixed);
+        let runs_a_program = open.traceback.runs_a_program;
         let (begun, survived, cleans_up) = (open.begun, open.survived, open.traceback.cleans_up);
         let uncaught = open.traceback.uncaught.filter(|_| open.has_header && !open.traceback.mixed);
         if open.headers > 1 {
@@ -392,9 +393,15 @@ impl Reader {
         // A message of a program may read like a shell's.
         let is_of_shell =
             |rule: &Rule| [rules::SHELL_COMMAND, rules::SHELL_COMMAND_MISSING].contains(&rule.id);
-        let rule = rules::of(&text)
-            .filter(|rule| rule.kind != Kind::Detail && !is_of_shell(rule))
-            .unwrap_or(rules::EXCEPTION);
+        let rule = match rules::of(&text) {
+            // A program that is started by its name, not a file that is opened.
+            Some(rule) if rule.id == rules::FILE_MISSING && runs_a_program => {
+                rules::rule(rules::LACKING_COMMAND)
+            }
+            other => other,
+        };
+        let rule =
+            rule.filter(|rule| rule.kind != Kind::Detail && !is_of_shell(rule)).unwrap_or(rules::EXCEPTION);
         let Some(stream) = self.streams.get_mut(at) else { return };
         let (chained, nested) = (stream.chained.take(), stream.nested.take());
         stream.closed = Some(stream.lines);

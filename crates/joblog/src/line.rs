@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::traceback;
+
 /// The most characters of a line that are read. Messages of PyTorch and NCCL are shorter; a dumped tensor is not.
 const LONGEST: usize = 2_000;
 
@@ -119,6 +121,7 @@ pub(crate) fn read(bytes: &[u8], numbered: Numbered) -> Line {
     for is_second in [false, true] {
         line.take_label(&mut text, is_second);
     }
+    drain_level(&mut text, false);
     line.when = moment(&text);
     line.text = text;
     line
@@ -164,8 +167,20 @@ impl Line {
             Some(_) => {}
         }
         text.drain(whole);
-        let level = VLLM.as_ref().filter(|_| is_process).and_then(|vllm| vllm.find(text));
-        let level = level.map_or(0..0, |level| level.range());
+        drain_level(text, is_process);
+    }
+}
+
+/// Removes vLLM's level, time and place in front of a line: `always`, or only of a traceback, since the level marks other lines as errors.
+fn drain_level(text: &mut String, always: bool) {
+    let level = VLLM.as_ref().filter(|_| text.starts_with(['E', 'C'])).and_then(|vllm| vllm.find(text));
+    let Some(level) = level.map(|level| level.range()) else { return };
+    let rest = text.get(level.end..).unwrap_or_default();
+    let is_exception = || {
+        let name = rest.split(": ").next().unwrap_or_default();
+        name.ends_with("Error") && !name.contains(' ')
+    };
+    if always || rest.starts_with(' ') || traceback::begins(rest) || is_exception() {
         text.drain(level);
     }
 }
@@ -250,6 +265,14 @@ mod tests {
             ("[trainer1]:out", Numbered::No, None, "out"),
             ("(Worker_TP1 pid=2001) ERROR 10-15 08:32:29 [core.py:708] out", Numbered::No, None, "out"),
             ("(VllmWorker rank=1 pid=2001) out", Numbered::No, None, "out"),
+            ("ERROR 10-15 08:32:29 [core.py:708]   File \"a.py\"", Numbered::No, None, "  File \"a.py\""),
+            ("ERROR 10-15 08:32:29 [core.py:708] ValueError: x", Numbered::No, None, "ValueError: x"),
+            (
+                "ERROR 10-15 08:32:29 [a.py:7] no port",
+                Numbered::No,
+                None,
+                "ERROR 10-15 08:32:29 [a.py:7] no port",
+            ),
             ("(_Loader.read pid=19, ip=10.3.0.14) out", Numbered::No, None, "out"),
             ("(pid=19) out", Numbered::No, None, "(pid=19) out"),
             ("[default1]:[rank3]: out", Numbered::No, Some(3), "out"),

@@ -24,8 +24,12 @@ pub(crate) const MODULE_CONFLICT: &str = "module-conflict";
 pub(crate) const CONDA: &str = "conda-shell";
 pub(crate) const NOT_LOADED: [&str; 3] = [MODULE, MODULE_CONFLICT, CONDA];
 
+/// The rows of a path that does not exist, and of a program that does not.
+pub(crate) const FILE_MISSING: &str = "file-missing";
+pub(crate) const LACKING_COMMAND: &str = "command-missing";
+
 /// The rows of what is missing if a module or a conda environment is not loaded.
-pub(crate) const LACKING: [&str; 4] = ["import", "command-missing", "cuda-libraries", "compiler"];
+pub(crate) const LACKING: [&str; 4] = ["import", LACKING_COMMAND, "cuda-libraries", "compiler"];
 
 /// The row of a connection that the other end closed.
 pub(crate) const PEER_CLOSED: &str = "peer-closed";
@@ -108,6 +112,7 @@ mod tests {
             CPP_EXCEPTION,
             PROGRAM_ERROR,
             ERROR_LINE,
+            FILE_MISSING,
             PEER_CLOSED,
             NCCL_REMOTE,
             ABORTED,

@@ -12,6 +12,8 @@ use Class::{Application, Data, Memory, Network, Node, Site, Storage};
 const MISSING: &str = "the command does not exist on this node: PATH, module load, the image; if the line names a path, the script runs, reads or writes a file that is missing";
 
 const NO_THREADS: &str = "no more processes or threads: ulimit -u, OMP_NUM_THREADS, fewer workers";
+const LOCKED: &str =
+    "a lock is held by another process, or a pipe or socket is not ready: another run of the same program?";
 
 /// The table, in order of precedence.
 pub const RULES: &[Rule] = &[
@@ -237,7 +239,7 @@ pub const RULES: &[Rule] = &[
     cause(
         "cuda-oom",
         Memory,
-        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|Out of GPU memory|Insufficient memory on accelerator|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
+        r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|Out of GPU memory|Insufficient memory on accelerator|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|(?:cuda\w+(?:\(\))?|Allocator) fail(?:ed)?(?:: out of memory| to allocate memory)|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
         "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; in PyTorch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
     ),
     cause(
@@ -358,6 +360,7 @@ pub const RULES: &[Rule] = &[
         r"Java heap space|GC overhead limit exceeded",
         "the Java heap is full: a larger -Xmx, within the job's --mem",
     ),
+    cause("locked", Application, r"^BlockingIOError|(?:LOCK_NB|lockf|flock).*\[Errno 11\]", LOCKED),
     cause("java-threads", Site, r"unable to create (?:new )?native thread", NO_THREADS),
     cause(
         "host-allocation",
@@ -530,7 +533,7 @@ pub const RULES: &[Rule] = &[
         "file-missing",
         Data,
         r"FileNotFoundError|No such file or directory|NotADirectoryError|IsADirectoryError",
-        "a path does not exist on this node: check the path, and whether the file system is mounted there",
+        "a path does not exist on this node, or is a directory where a file is expected: check the path, and whether the file system is mounted there",
     ),
     cause(
         "ssh",
@@ -560,7 +563,7 @@ pub const RULES: &[Rule] = &[
         "data-format",
         Data,
         r"JSONDecodeError|DataLossError|UnicodeDecodeError|ParserError|ArrowInvalid|UnidentifiedImageError|OSError: image file is truncated|truncated file: eof = |Unable to (?:synchronously )?open file \(|zlib\.error|gzip\.BadGzipFile|lzma\.LZMAError|CRC check failed",
-        "a data file cannot be parsed: its name is in the traceback or the lines before",
+        "a data file, or the reply of a server or model, cannot be parsed: its name is in the traceback or the lines before; print its first bytes",
     ),
     cause(
         "hub-name",

@@ -22,6 +22,8 @@ pub(crate) struct Traceback {
     pub(crate) mixed: bool,
     /// A frame is in a function that cleans up, or in a line that calls one.
     pub(crate) cleans_up: bool,
+    /// Its innermost frame starts a program.
+    pub(crate) runs_a_program: bool,
     /// Whether the outermost frame is where Python starts a program, a thread or a process: nothing caught the exception, unless code outside
     /// of all functions did. A traceback that a handler prints begins with the handler's own frame. `None` before the first frame, and in a box.
     pub(crate) uncaught: Option<bool>,
@@ -128,6 +130,7 @@ impl Traceback {
         self.cleans_up = self.cleans_up || names_clean_up(text);
         let frames = if self.boxed { &BOX_FRAME } else { &FRAME };
         if let Some(found) = frames.as_ref().and_then(|frame| frame.captures(text)) {
+            self.runs_a_program = text.ends_with(", in _execute_child");
             if !self.boxed {
                 self.uncaught.get_or_insert_with(|| starts_a_program(text));
             }

@@ -13,6 +13,12 @@ fn each_text_has_the_advice_that_helps() {
         ("FileExistsError: [Errno 17] File exists: 'outputs/checkpoints'", "file-exists"),
         ("Could not override 'optimizer.lerning_rate'.", "arguments"),
         ("Key 'lerning_rate' is not in struct", "arguments"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "locked"),
+        ("OSError: [Errno 11] Resource temporarily unavailable", "no-threads"),
+        (
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory",
+            "cuda-oom",
+        ),
         ("make: nvcc: No such file or directory", "command-missing"),
         ("RuntimeError: basic_ios::clear: iostream error", "checkpoint-write"),
         (

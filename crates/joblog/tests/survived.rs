@@ -215,3 +215,16 @@ fn the_compiler_is_missing_because_its_module_was_not_loaded() {
     let make = "make: nvcc: No such file or directory\nmake: *** [Makefile:3: a.o] Error 127\n";
     assert_eq!(alone(&format!("{module}{make}")).0, "module-unknown");
 }
+
+#[test]
+fn a_program_that_does_not_exist_is_no_missing_path() {
+    let of = |frame: &str| {
+        let text = uncaught("FileNotFoundError: [Errno 2] No such file or directory: 'sox'");
+        alone(&text.replace(
+            "    step()\n",
+            &format!("    step()\n  File \"/usr/lib/python3.12/subprocess.py\", line 1955, in {frame}\n"),
+        ))
+        .0
+    };
+    assert_eq!((of("_execute_child"), of("communicate")), ("command-missing", "file-missing"));
+}

@@ -102,8 +102,8 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         }
         (.., Some((_, computes))) if 2.0 * computes >= idle => (
             idle,
-            "each GPU's process computes on the CPU meanwhile: Python, kernel launches, or input that it prepares itself; railgate \
-             cannot tell which"
+            "each GPU's process computes on the CPU meanwhile: Python, kernel launches, input that it prepares itself, or polling for \
+             another process; railgate cannot tell which"
                 .to_owned(),
         ),
         _ => (

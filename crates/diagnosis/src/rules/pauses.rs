@@ -35,7 +35,7 @@ thresholds! {
 
 /// For a job whose processes sleep.
 pub(super) const ASLEEP_FIX: &str = "requests or a person: share the GPU (MPS, MIG), or end the job between uses; input or storage: read ahead, or keep the data on \
-    local disks; railgate.waiting() in the loop shows how long it waits for input";
+    local disks; another program that the job started: go on with the work meanwhile; railgate.waiting() in the loop shows how long it waits for input";
 
 /// For GPUs of which one may wait while another one works.
 const TURN_FIX: &str = "GPUs that work in turn: let the two parts overlap, or run both on each GPU; requests or a person: share the GPUs (MPS, MIG); input or storage: \
@@ -95,7 +95,7 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     let mut fix = None;
     let meanwhile = match (of(HostTime::asleep), of(HostTime::computes)) {
         (Some(asleep), Some(computes)) if asleep > 2.0 * computes => {
-            let waits = "the GPUs are idle while their processes sleep: they wait for requests, input, storage or a person";
+            let waits = "the GPUs are idle while their processes sleep: they wait for requests, input, storage, another process or a person";
             if may_work_in_turn(facts) {
                 fix = Some(TURN_FIX);
                 format!("{waits}, or work in turn for each other, as training and generation")
@@ -116,8 +116,8 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
                     "the processes compute on the CPU meanwhile, while {off:.0} MB/s are copied off each GPU and {onto:.0} MB/s onto it: {work}"
                 )
             }
-            None => "the processes compute on the CPU meanwhile: evaluation, saving, garbage collection, polling for requests, the start of \
-                     another program or other work between steps"
+            None => "the processes compute on the CPU meanwhile: evaluation, input, an environment, saving, garbage collection, polling for \
+                     requests or another process, the start of another program or other work between steps"
                 .to_owned(),
         },
         _ => "evaluation, saving, input, requests, the start of another program or other work between steps".to_owned(),

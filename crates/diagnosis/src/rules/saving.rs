@@ -100,7 +100,7 @@ fn in_training(facts: &Facts<'_>) -> Option<(f64, String)> {
     let all_idle = (100.0 - busy) / 100.0;
     let (idle, at_a_time) = match longest_pauses(facts) {
         // A copy in each step is no save.
-        Some(pauses) if pauses.share < IN_PAUSES * all_idle => return None,
+        Some(pauses) if pauses.count < 1.0 || pauses.share < IN_PAUSES * all_idle => return None,
         Some(pauses) => (pauses.share, format!(", {:.1} s at a time", pauses.mean_s)),
         None => (all_idle, String::new()),
     };
@@ -190,7 +190,7 @@ fn is_saved(set: &Settings, off: f64, onto: f64) -> bool {
 fn longest_pauses(facts: &Facts<'_>) -> Option<Pauses> {
     let seconds = facts.training_s()?;
     let all = used(facts).filter_map(|unit| Pauses::of(unit, seconds));
-    all.max_by(|one, other| one.share.total_cmp(&other.share)).filter(|pauses| pauses.count >= 1.0)
+    all.max_by(|one, other| one.share.total_cmp(&other.share))
 }
 
 #[cfg(test)]
