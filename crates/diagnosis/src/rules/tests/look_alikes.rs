@@ -50,7 +50,11 @@ fn gpus_of_two_processes_may_work_in_turn() {
         "{}",
         asleep(54.0)
     );
-    assert!(asleep(57.0).ends_with("requests, input, storage or a person"), "{}", asleep(57.0));
+    assert!(
+        asleep(57.0).ends_with("requests, input, storage, another process or a person"),
+        "{}",
+        asleep(57.0)
+    );
     assert!(asleep(54.0).starts_with("each GPU runs no kernel for "), "{}", asleep(54.0));
 }
 
@@ -76,6 +80,10 @@ fn copies_in_each_step_are_no_save() {
     assert_eq!(words("saving", &nodes).len(), 1);
     let nodes = with(nodes, |_, counters| {
         (counters.paused_percent, counters.pauses_per_minute) = (Reading::Known(12.0), Reading::Known(15.0));
+    });
+    assert_eq!(words("saving", &nodes), [""; 0]);
+    let nodes = with(nodes, |_, counters| {
+        (counters.paused_percent, counters.pauses_per_minute) = (Reading::Known(0.0), Reading::Known(0.0));
     });
     assert_eq!(words("saving", &nodes), [""; 0]);
 }
