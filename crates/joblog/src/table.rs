@@ -360,7 +360,7 @@ pub const RULES: &[Rule] = &[
         r"Java heap space|GC overhead limit exceeded",
         "the Java heap is full: a larger -Xmx, within the job's --mem",
     ),
-    cause("locked", Application, r"^BlockingIOError|(?:LOCK_NB|lockf|flock).*\[Errno 11\]", LOCKED),
+    cause("locked", Application, r"^BlockingIOError: \[Errno 11\] Resource temporarily unavailable", LOCKED),
     cause("java-threads", Site, r"unable to create (?:new )?native thread", NO_THREADS),
     cause(
         "host-allocation",
