@@ -94,7 +94,6 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
     else {
         return Vec::new();
     };
-    let mean = |spread: &Reading<Spread>| spread.known().map(|spread| spread.mean);
     let io = of_hosts(facts, |host| mean(&host.io_pressure_percent)).unwrap_or(0.0);
     let full = of_hosts(facts, |host| mean(&host.memory_pressure_percent)).unwrap_or(0.0);
     let cpu = cores_in_use(facts);
@@ -162,7 +161,6 @@ pub(super) fn find(facts: &Facts<'_>) -> Vec<Found> {
 
 /// In words, that processes of the job wait for a core.
 fn waits_for_cores(facts: &Facts<'_>) -> Option<String> {
-    let mean = |spread: &Reading<Spread>| spread.known().map(|spread| spread.mean);
     let pressure = of_hosts(facts, |host| mean(&host.cpu_pressure_percent))
         .filter(|percent| *percent > facts.rules.input_bound.cpu_pressure_percent.get())?;
     let cores = of_hosts(facts, |host| mean(&host.cpu_cores))?;
@@ -171,6 +169,10 @@ fn waits_for_cores(facts: &Facts<'_>) -> Option<String> {
     Some(format!(
         "; a process of the job waits for a CPU core {pressure:.0} % of the time, and {cores:.1}{of} cores are in use"
     ))
+}
+
+fn mean(reading: &Reading<Spread>) -> Option<f64> {
+    reading.known().map(|spread| spread.mean)
 }
 
 /// A figure of the job's cgroup: median over the nodes.
