@@ -144,6 +144,13 @@ pub(super) fn cores_besides_polling(facts: &Facts<'_>) -> Option<f64> {
     Some(cores? / f64::from(gpus) - POLLING)
 }
 
+/// Whether the job keeps most of a core busy, over all nodes.
+pub(super) fn keeps_a_core_busy(facts: &Facts<'_>) -> bool {
+    const CORES: f64 = 0.8;
+    let cores = facts.usages.iter().filter_map(|usage| Some(usage.host.cpu_cores.known()?.mean));
+    cores.sum::<f64>() >= CORES
+}
+
 /// Seconds of all phases of a kind, and their number; median over the nodes.
 pub(super) fn in_phases(facts: &Facts<'_>, kind: PhaseKind) -> (f64, f64) {
     let of = |list: &railgate_node_report::phases::Phases| {

@@ -9,7 +9,7 @@ use super::{
     sleeping_rank,
 };
 use crate::facts::{Facts, Outcome, Unit, busy};
-use crate::host_time::in_phases;
+use crate::host_time::{in_phases, keeps_a_core_busy};
 use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
@@ -161,20 +161,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
         .or_else(at_the_end)
         .or_else(in_between);
     let told = found.map(|(mut found, idle_s)| {
-        if none_used_at_all && computes(facts) {
+        if none_used_at_all && keeps_a_core_busy(facts) {
             found.fix = Some(CPU_FIX);
         }
         found.costs = Some((idle_s / held_s).clamp(0.0, 1.0));
         found
     });
     told.into_iter().collect()
-}
-
-/// Whether the job keeps most of a core busy.
-fn computes(facts: &Facts<'_>) -> bool {
-    const CORES: f64 = 0.8;
-    let cores = facts.usages.iter().filter_map(|usage| Some(usage.host.cpu_cores.known()?.mean));
-    cores.sum::<f64>() >= CORES
 }
 
 /// Whether no kernel ran on the GPU and its memory was not used, in any sample; `false` if that is not known.

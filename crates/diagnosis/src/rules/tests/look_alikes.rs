@@ -205,7 +205,7 @@ fn a_busy_thread_is_to_be_looked_at_first() {
     assert!(one.fix.is_some_and(|fix| fix.contains("py-spy") && fix.contains("prepares input")), "{one:?}");
 }
 
-/// What is read and what is written is not known: results that are flushed, or input.
+/// The kernel counts waits for reads and for writes together: a program may flush its results, or read its input.
 #[test]
 fn waits_for_disks_are_for_input_or_for_files_that_are_written() {
     let of = |memory: f64| {
