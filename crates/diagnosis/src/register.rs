@@ -32,11 +32,20 @@ pub struct Rule {
     pub line: Line,
     #[serde(skip)]
     pub(crate) over: Over,
-    /// Whether a finding explains why GPUs are often without a kernel. The rule `host-bound` is silent then.
     #[serde(skip)]
-    pub(crate) explains_idle: bool,
+    pub(crate) explains: Explains,
     #[serde(skip)]
     pub(crate) find: fn(&Facts<'_>) -> Vec<Found>,
+}
+
+/// What a finding explains of the time in which GPUs are without a kernel. The rule `host-bound` is silent if most of it is explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Explains {
+    Nothing,
+    /// All of it.
+    Idle,
+    /// As much of it as the finding costs, which may be a small part: small kernels, saves of which most fill whole samples.
+    ItsCosts,
 }
 
 /// For JSON: joins the lines of long texts.

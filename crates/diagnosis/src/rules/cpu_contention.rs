@@ -2,7 +2,7 @@ use railgate_model::Reading;
 
 use crate::facts::{Facts, Unit, busy, median};
 use crate::host_time::{HostTime, of_all};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "cpu-contention",
@@ -18,7 +18,7 @@ several processes bound to it looks like too few cores for all: then far fewer c
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::Idle,
     find,
 };
 

@@ -4,7 +4,7 @@ use railgate_node_report::plain::{byte_rate, clock, span};
 use railgate_node_report::usage::{QuietTime, RailUsage};
 
 use crate::facts::Facts;
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "degraded-rail",
@@ -23,7 +23,7 @@ are quiet: that whose link went down comes first.",
     thresholds: Settings::KEYS,
     line: Line::Rails,
     over: Over::AllTime,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

@@ -7,7 +7,7 @@ use railgate_node_report::plain::{clock, float, span};
 use railgate_node_report::{Hang, HangKind, Usage};
 
 use crate::facts::{Facts, Outcome, median};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "hang",
@@ -29,7 +29,7 @@ unless it is NCCL's. Without the plugin the rank is not known unless its process
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

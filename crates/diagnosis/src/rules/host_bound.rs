@@ -1,10 +1,10 @@
 use railgate_model::Reading;
 
 use super::idle_gpus::is_unused;
-use super::{RULES, hang, launch_bound, pauses, saving};
+use super::{RULES, hang, pauses};
 use crate::facts::{Facts, Unit, busy, mean_of, median};
 use crate::host_time::{HostTime, of_all, one_process_in_turn, used};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "host-bound",
@@ -23,7 +23,7 @@ and other pauses between steps: from outside all of them are GPUs without a kern
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 
@@ -120,17 +120,13 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
 
 /// Whether another rule explains this share of the time without a kernel, or most of it.
 fn is_explained(facts: &Facts<'_>, idle: f64) -> bool {
-    let explains = |rule: &Rule| {
-        let found = (rule.find)(facts);
-        match rule.id {
-            // A finding about small kernels, or about saves of which most fill whole samples, may be of a small part of the time.
-            id if [launch_bound::RULE.id, saving::RULE.id].contains(&id) => {
-                found.iter().any(|one| one.costs.is_none_or(|costs| 2.0 * costs >= idle))
-            }
-            _ => !found.is_empty(),
+    RULES.iter().any(|rule| match rule.explains {
+        Explains::Nothing => false,
+        Explains::Idle => !(rule.find)(facts).is_empty(),
+        Explains::ItsCosts => {
+            (rule.find)(facts).iter().any(|one| one.costs.is_none_or(|costs| 2.0 * costs >= idle))
         }
-    };
-    RULES.iter().filter(|rule| rule.explains_idle).any(explains)
+    })
 }
 
 /// Data that is copied over PCIe in both directions, in GB for each second without a kernel: a bound of the rate of these copies, if they do

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::facts::{Facts, Outcome, Unit, busy};
 use crate::host_time::{in_phases, keeps_a_core_busy};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "idle-gpus",
@@ -35,7 +35,7 @@ measurements show them.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

@@ -7,7 +7,7 @@ use super::idle_gpus::is_unused;
 use super::{cpu_contention, saving};
 use crate::facts::{Facts, Unit, busy, mean_of, median};
 use crate::host_time::{self, HostTime, cores_besides_polling, other_cores};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "input-bound",
@@ -28,7 +28,7 @@ read from waits for data that is written: where processes wait for disks, the fi
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::Idle,
     find,
 };
 

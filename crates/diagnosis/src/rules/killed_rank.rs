@@ -5,7 +5,7 @@ use railgate_node_report::plain::{clock, float, span};
 use super::hang::{behind, stood_still};
 use crate::ends::RankEnd;
 use crate::facts::{Facts, Outcome, Unit, median};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "killed-rank",
@@ -24,7 +24,7 @@ time limit.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

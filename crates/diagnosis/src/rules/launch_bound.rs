@@ -7,7 +7,7 @@ use super::hang::stood_still;
 use super::{cpu_contention, pausing_rank, sleeping_rank};
 use crate::facts::{Facts, Outcome, Unit, busy, mean_of, median, own_sms};
 use crate::host_time;
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "launch-bound",
@@ -28,7 +28,7 @@ to `hang`.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::ItsCosts,
     find,
 };
 

@@ -1,7 +1,7 @@
 use railgate_model::Reading;
 
 use crate::facts::{Facts, Unit, busy, mean_of, median};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "memory-bound",
@@ -16,7 +16,7 @@ finding is right, and only fewer bytes help. Practical peaks are 80 to 90 % of t
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

@@ -1,7 +1,7 @@
 use railgate_node_report::application::AppEventKind;
 
 use crate::facts::Facts;
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "nan",
@@ -16,7 +16,7 @@ two. A faulty GPU: the same rank reports it first, in each run.",
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::AllTime,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

@@ -3,7 +3,7 @@ use railgate_node_report::phases::PhaseKind;
 use super::{cpu_contention, hang, input_bound, pausing_rank, saving, sleeping_rank};
 use crate::facts::{Facts, busy, median};
 use crate::host_time::{HostTime, Pauses, in_phases, may_work_in_turn, one_process_in_turn, used};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "pauses",
@@ -23,7 +23,7 @@ process drives may work in turn, so that none of them pauses for the others (`ho
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::Idle,
     find,
 };
 

@@ -10,7 +10,7 @@ use super::{cpu_contention, saving};
 use crate::facts::Facts;
 use crate::host_time::{Pauses, in_phases, used};
 use crate::phases;
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "pausing-rank",
@@ -29,7 +29,7 @@ knows which it is. Pauses in which no rank is behind (all ranks evaluate) are no
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::Idle,
     find,
 };
 

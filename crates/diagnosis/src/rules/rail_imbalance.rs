@@ -2,7 +2,7 @@ use railgate_node_report::plain::byte_rate;
 
 use super::degraded_rail;
 use crate::facts::{Facts, median};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "rail-imbalance",
@@ -17,7 +17,7 @@ lower rate (`ib-rate`), a port with errors (`ib-errors`), a rail that stopped (`
     thresholds: Settings::KEYS,
     line: Line::Rails,
     over: Over::Training,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

@@ -4,7 +4,7 @@ use railgate_node_report::usage::GpuUsage;
 
 use crate::facts::{Facts, busy, mean_of, median};
 use crate::host_time::{Pauses, used};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "saving",
@@ -23,7 +23,7 @@ a script. Offloading and parts of a model that are swapped are copied onto the G
     thresholds: Settings::KEYS,
     line: Line::Verdict,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::ItsCosts,
     find,
 };
 

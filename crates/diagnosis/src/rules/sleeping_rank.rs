@@ -3,7 +3,7 @@ use super::idle_gpus::is_unused;
 use super::{cpu_contention, pausing_rank, slow_clock};
 use crate::facts::{Facts, Unit, busy, mean_of, median, median_of_others, sorted};
 use crate::host_time::Pauses;
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "sleeping-rank",
@@ -25,7 +25,7 @@ another role, whose memory traffic for its tensor activity differs by a factor o
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
-    explains_idle: true,
+    explains: Explains::Idle,
     find,
 };
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use railgate_node_report::usage::{GpuUsage, Throttled};
 
 use crate::facts::{Facts, mean_of, median_of_others, sorted};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "slow-clock",
@@ -23,7 +23,7 @@ clock down. Where only its power is known, it is reported with low confidence. A
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::slow_clock::Alike;
 use super::{cpu_contention, pausing_rank, saving, sleeping_rank, slow_clock};
 use crate::facts::{Facts, Unit, mean_of, median};
-use crate::register::{Class, Found, Line, Over, Rule, Table as _, thresholds};
+use crate::register::{Class, Explains, Found, Line, Over, Rule, Table as _, thresholds};
 
 pub(crate) const RULE: Rule = Rule {
     id: "uneven-work",
@@ -23,7 +23,7 @@ over many steps. Several programs in one job, as in a sweep, do not wait for eac
     thresholds: Settings::KEYS,
     line: Line::Slow,
     over: Over::Training,
-    explains_idle: false,
+    explains: Explains::Nothing,
     find,
 };
 
