@@ -22,9 +22,9 @@ use railgate_slurm::{Client, hostlist};
 use crate::output::complain;
 use crate::{Site, exit};
 use allocation::Allocation;
-use journal::{Journal, STOPPED, duration};
+use journal::{Journal, PROGRAM, STOPPED, duration};
 use nodes::Nodes;
-use start::{Ended, Program, Start};
+use start::{Program, Start};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -184,14 +184,17 @@ impl Launch<'_> {
                     out,
                 },
             },
-            Next::End(end) => self.why(&ended, end),
+            Next::End(end) => self.why(end),
             // Slurm has not decided about them in its own time.
             Next::Wait(silent) => {
-                self.why(&ended, End::Unknown(format!("{}: no answer", hostlist::compress(&silent))))
+                self.why(End::Unknown(format!("{}: no answer", hostlist::compress(&silent))))
             }
         };
         self.journal.end(ended.code, &end.out, end.cause, Some(&end.why));
-        complain!("{how}: {}{}", end.why, self.journal.after(end.cause));
+        // The journal becomes part of node reports, which have no text of the job's log.
+        let said = (end.cause == PROGRAM).then(|| first_error::of(&ended)).flatten();
+        let said = said.map(|said| format!("; {said}")).unwrap_or_default();
+        complain!("{how}: {}{said}{}", end.why, self.journal.after(end.cause));
         Ok(Some(ended.code))
     }
 
@@ -226,15 +229,11 @@ impl Launch<'_> {
         })
     }
 
-    fn why(&self, ended: &Ended, end: End) -> Why {
+    fn why(&self, end: End) -> Why {
         let of = |cause, why| Why { cause, why, out: Vec::new() };
         match end {
             End::Stopped(what) => of(STOPPED, what),
-            End::Program => {
-                let what = "all nodes are fit: the program's own error";
-                let found = first_error::of(ended);
-                of("program", found.map_or_else(|| what.to_owned(), |found| format!("{what}; {found}")))
-            }
+            End::Program => of(PROGRAM, "all nodes are fit: the program's own error".to_owned()),
             End::Unknown(why) => {
                 let retry = if self.most_unknown == 0 { " (--retry-unknown starts it again)" } else { "" };
                 of("unknown", format!("the cause is not known: {why}; not started again{retry}"))

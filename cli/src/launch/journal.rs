@@ -13,6 +13,8 @@ use crate::output::complain;
 
 /// The cause of an end that Slurm or the job's owner wants.
 pub(crate) const STOPPED: &str = "stopped";
+/// The cause of an end that is the program's own error.
+pub(crate) const PROGRAM: &str = "program";
 /// Only the job's user reads and writes it.
 const MODE: u32 = 0o600;
 

@@ -277,6 +277,11 @@ fn a_program_that_fails_on_fit_nodes_is_not_started_again() -> Result<()> {
         let log = log(cluster);
         assert!(log.contains("all nodes are fit: the program's own error; first error: "), "{log}");
         assert!(log.contains("ValueError: bad batch"), "{log}");
+        // Node reports, which a group may read, have no text of the log.
+        let reports = format!("cat /shared/railgate/test/{job}/0/*.json");
+        let reports = cluster.root().run(&["sh", "-c", &reports])?.ok()?;
+        assert!(reports.contains("all nodes are fit: the program's own error\""), "{reports}");
+        assert!(!reports.contains("bad batch"), "{reports}");
         // srun returns the highest code, and it may have ended rank 0 before that had ended by itself.
         assert!(["1", "143"].iter().any(|code| log.contains(&format!("\nexit code {code}\n"))), "{log}");
         assert!(places(&log, 1).is_empty(), "{log}");
