@@ -17,8 +17,9 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, getgrouplist};
 use railgate_child::{Task, become_user};
 use railgate_fsutil::nofollow;
-use railgate_joblog::{Log, first_error, rule};
+use railgate_joblog::{Kind, Log, first_error, rule};
 use railgate_model::{JobOutput, JobOutputs, UnixMillis};
+use railgate_node_report::plain::float;
 use railgate_node_report::{JobLog, LogFound, NodeReport, REPORT_SCHEMA};
 use railgate_runner::Hook;
 use railgate_slurm::Env;
@@ -38,6 +39,8 @@ const READING: Duration = Duration::from_secs(3);
 /// Of all logs of a node together, from their ends.
 const MOST_BYTES: u64 = 16 << 20;
 const BLOCK: usize = 1 << 20;
+/// Of what lies before the part that is searched, so many bytes are read to count its lines.
+const MOST_COUNTED: u64 = 64 << 20;
 /// Memory of the child: the logs, their lines, and the automaton.
 const MOST_MEMORY: u64 = 1 << 30;
 /// A reply is a few sentences.
@@ -218,6 +221,8 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
 /// The end of a log.
 struct Tail {
     bytes: Vec<u8>,
+    /// Where they begin in the file.
+    start: u64,
     /// The first byte is not the first of this run's part.
     cut: bool,
 }
@@ -246,19 +251,68 @@ fn search(order: &Order, until: Instant) -> LogFound {
         match tail(reader, file.from, *size, left / count.max(1), until) {
             Ok(tail) => {
                 left = left.saturating_sub(u64::try_from(tail.bytes.len()).unwrap_or(u64::MAX));
-                tails.push((*file, tail));
+                tails.push((*file, reader, tail));
             }
             Err(why) => problem(&file.path, why),
         }
         count = count.saturating_sub(1);
     }
-    let logs: Vec<Log<'_>> =
-        tails.iter().map(|(file, tail)| Log { bytes: &tail.bytes, rank: file.rank, cut: tail.cut }).collect();
+    let logs: Vec<Log<'_>> = tails
+        .iter()
+        .map(|(file, _, tail)| Log { bytes: &tail.bytes, rank: file.rank, cut: tail.cut })
+        .collect();
     let path = |log: usize| {
-        tails.get(log).map(|(file, _)| sentence(&file.path.to_string_lossy())).unwrap_or_default()
+        tails.get(log).map(|(file, ..)| sentence(&file.path.to_string_lossy())).unwrap_or_default()
     };
-    let said = first_error(&logs, order.ranks).stored(logs.len(), path);
+    let first = first_error(&logs, order.ranks);
+    let before = first
+        .first
+        .as_ref()
+        .and_then(|first| tails.get(first.log))
+        .and_then(|(_, reader, tail)| lines(reader, tail.start, until));
+    if first.first.as_ref().is_none_or(|first| first.rule.kind == Kind::Consequence) {
+        let mut cut = tails.iter().filter(|(.., tail)| tail.cut);
+        if let Some((file, _, tail)) = cut.next() {
+            problem(&file.path, no_error_in(tail, cut.count()));
+        }
+    }
+    let mut said = first.stored(logs.len(), path);
+    if let Some(first) = &mut said.first {
+        first.log_line = before.map_or(0, |before| before.saturating_add(first.log_line));
+    }
     LogFound { problems: found.problems, ..said }
+}
+
+/// `others`: further logs of which only the end was read.
+fn no_error_in(tail: &Tail, others: usize) -> String {
+    let more = match others {
+        0 => String::new(),
+        1 => ", as of 1 other log".to_owned(),
+        many => format!(", as of {many} other logs"),
+    };
+    format!(
+        "only its last {:.1} MiB were searched{more}, and the first error is not in them: it may lie before",
+        float(u64::try_from(tail.bytes.len()).unwrap_or(u64::MAX)) / f64::from(1 << 20)
+    )
+}
+
+/// Number of lines that end before `upto`; `None` if that is too much to read, or reading fails.
+fn lines(file: &File, upto: u64, until: Instant) -> Option<u64> {
+    if upto > MOST_COUNTED {
+        return None;
+    }
+    let (mut at, mut count) = (0, 0);
+    let mut block = vec![0; BLOCK];
+    while at < upto {
+        let most = usize::try_from(upto - at).unwrap_or(BLOCK).min(BLOCK);
+        let read = file.read_at(block.get_mut(..most)?, at).ok().filter(|&read| read > 0)?;
+        if Instant::now() >= until {
+            return None;
+        }
+        count += block.get(..read)?.iter().filter(|&&byte| byte == b'\n').count();
+        at = at.saturating_add(u64::try_from(read).ok()?);
+    }
+    u64::try_from(count).ok()
 }
 
 /// Why a log is not read.
@@ -325,11 +379,11 @@ fn tail(file: &File, from: u64, size: u64, most: u64, until: Instant) -> Result<
         }
     }
     bytes.truncate(have);
-    let cut = start > from;
+    let (mut start, cut) = (start, start > from);
     if cut && let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
-        bytes.drain(..=end);
+        start = start.saturating_add(u64::try_from(bytes.drain(..=end).len()).unwrap_or(0));
     }
-    Ok(Tail { bytes, cut })
+    Ok(Tail { bytes, start, cut })
 }
 
 #[cfg(test)]

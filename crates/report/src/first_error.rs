@@ -50,7 +50,7 @@ pub struct FirstError {
     pub may_lie_before: bool,
     /// Path of the log.
     pub log: String,
-    /// Line in the log, or in the part that was read.
+    /// Line in the log, from 1; 0: not known.
     pub log_line: u64,
 }
 
@@ -99,13 +99,13 @@ pub(crate) fn first_error(attempt: &Attempt, logs: &[JobLog]) -> Option<FirstErr
     Some(error)
 }
 
-/// Logs that were not searched, with the reason, if no error was found.
+/// Logs that were not searched, or not as a whole, with the reason, if no error was found.
 pub(crate) fn unsearched(attempt: &Attempt, logs: &[JobLog]) -> Vec<String> {
     const MOST: usize = 8;
     let of_attempt =
         logs.iter().filter(|log| log.attempt == attempt.attempt && attempt.first_error.is_none());
     let line = |log: &JobLog, why: &String| {
-        format!("attempt {} {}: the job's log was not searched: {}", log.attempt, log.node, shorten(why, 300))
+        format!("attempt {} {}: the job's log: {}", log.attempt, log.node, shorten(why, 300))
     };
     of_attempt.flat_map(|log| log.found.problems.iter().map(move |why| line(log, why))).take(MOST).collect()
 }
@@ -209,6 +209,8 @@ impl FirstError {
     pub(crate) fn step(&self) -> String {
         let place = if self.may_lie_before {
             format!("read {}", self.log)
+        } else if self.log_line == 0 {
+            format!("read the end of {}", self.log)
         } else {
             format!("read line {} of {}", self.log_line, self.log)
         };

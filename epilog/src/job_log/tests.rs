@@ -84,11 +84,15 @@ fn of_a_log_of_10_gb_the_end_is_read() {
     file.set_len(10 << 30).unwrap();
     let found = searched(vec![log(&path)]);
     assert_eq!((text(&found), found.files), ("", 1));
+    let [why] = &found.problems[..] else { panic!("{:?}", found.problems) };
+    assert!(why.ends_with("searched, and the first error is not in them: it may lie before"), "{why}");
     // An error in the part that is read, with much before it.
     let mut file = File::options().append(true).open(&path).unwrap();
     write!(file, "\nstep 2\n{ERROR}").unwrap();
     let found = searched(vec![log(&path)]);
     assert_eq!(text(&found), "ValueError: bad sample in shard 17");
+    assert_eq!(found.first.map(|first| first.log_line), Some(0), "too much lies before to count its lines");
+    assert_eq!(found.problems, [""; 0]);
     // One in its first lines may not be the first.
     let mut file = File::create(&path).unwrap();
     file.write_all(&b"x\n".repeat(100)).unwrap();
@@ -131,6 +135,7 @@ fn text_of_an_earlier_attempt_is_not_read() {
     let found = searched(vec![Wanted { from, ..log(&path) }]);
     assert_eq!(text(&found), "ValueError: bad sample in shard 17");
     assert!(!found.may_lie_before);
+    assert_eq!(found.first.map(|first| first.log_line), Some(5), "counted from the start of the file");
     // The program emptied it since.
     std::fs::write(&path, ERROR).unwrap();
     assert_eq!(

@@ -274,7 +274,7 @@ fn what_was_not_read_is_said() {
         "another log has the error"
     );
     refused.found.first = None;
-    let said = "attempt 0 n1: the job's log was not searched: /home/ann/log: refused: a symbolic link";
+    let said = "attempt 0 n1: the job's log: /home/ann/log: refused: a symbolic link";
     assert_eq!(merged(nodes(256), vec![refused], "FAILED").problems, [said]);
     let alike = LogError { ranks: 8, ..bad_sample() };
     let report = merged(nodes(256), vec![log("n1", alike, 0)], "FAILED");
