@@ -114,6 +114,7 @@ mod tests {
             start: None,
             gpus,
             held_gpu_hours: 100.0,
+            spare_gpu_hours: 0.0,
             sampled_gpu_hours: 100.0,
             idle_gpu_hours: Some(50.0),
             idle_percent: Some(50.0),

@@ -6,11 +6,11 @@ use nix::time::{ClockId, clock_gettime};
 use railgate_child::{Task, become_user};
 use railgate_node_report::comm::refer;
 use railgate_node_report::usage::moment;
-use railgate_node_report::{Application, Communication, NodeReport, Tasks, applied};
+use railgate_node_report::{Application, Communication, Launched, NodeReport, Tasks, applied};
 use railgate_rundir::Root;
 use railgate_runner::{
     Loaded, Places, SAMPLER_FILES, SAMPLER_HANGS, SAMPLER_PAUSES, SAMPLER_TASKS, SAMPLER_WAIT, application,
-    communication, gpu_figures, node_name, now,
+    communication, gpu_figures, launched, node_name, now,
 };
 use railgate_store::store_live;
 
@@ -22,12 +22,13 @@ const TOLD: &str = "live-told";
 pub(crate) const TASKS: [Task; 2] = [Task::new(LIVE, task), Task::new(TOLD, told)];
 /// Reading and writing the files of the job have shorter deadlines of their own.
 const DEADLINE: Duration = Duration::from_secs(90);
-const TOLD_DEADLINE: Duration = Duration::from_secs(20);
+/// More than the deadlines of its three readers together.
+const TOLD_DEADLINE: Duration = Duration::from_secs(30);
 /// The first report comes early, so that users need not wait for the whole interval.
 const FIRST: Duration = Duration::from_secs(20);
 
-/// Reports of the program and of NCCL's plugin.
-type Said = (Option<Application>, Option<Communication>);
+/// Reports of the program, of NCCL's plugin and of `railgate launch`.
+type Said = (Option<Application>, Option<Communication>, Option<Launched>);
 
 /// Writes partial reports to the report directory. A thread sleeps in `poll` while its child works, so the
 /// sampler never waits for it.
@@ -77,7 +78,8 @@ fn told(input: &[u8]) -> Result<Vec<u8>, String> {
     if uid != 0 {
         become_user(uid, gid, &[]).map_err(|why| why.to_string())?;
     }
-    let said: Said = (application(&root, job, uid), communication(&root, job, uid)?);
+    let said: Said =
+        (application(&root, job, uid), communication(&root, job, uid)?, launched(&root, job, uid));
     serde_json::to_vec(&said).map_err(|why| why.to_string())
 }
 
@@ -91,7 +93,7 @@ fn task(input: &[u8]) -> Result<Vec<u8>, String> {
         serde_json::to_vec(&(&root, job, report.job.uid, report.job.gid)).map_err(|why| why.to_string())?;
     let said: Said = railgate_child::ask(TOLD, &order, TOLD_DEADLINE)
         .and_then(|said| serde_json::from_slice(&said).map_err(|why| why.to_string()))?;
-    (report.application, report.communication) = said;
+    (report.application, report.communication, report.launched) = said;
     report.communication.iter_mut().for_each(|told| refer(told, &config.stats.references));
     if let Some(told) = &mut report.communication {
         told.pauses = run.read_json(SAMPLER_PAUSES).ok();

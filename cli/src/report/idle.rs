@@ -97,8 +97,19 @@ pub(super) fn run(config: &ReportConfig, args: &Args) -> anyhow::Result<u8> {
 }
 
 fn table(list: &List) -> Lines {
-    let head =
-        ["JOB", "USER", "PARTITION", "STATE", "GPUS", "HELD", "IDLE", "IDLE %", "BUSY %", "IDLE SINCE"];
+    let head = [
+        "JOB",
+        "USER",
+        "PARTITION",
+        "STATE",
+        "GPUS",
+        "HELD",
+        "SPARE",
+        "IDLE",
+        "IDLE %",
+        "BUSY %",
+        "IDLE SINCE",
+    ];
     let mut rows = vec![head.map(str::to_owned)];
     let known =
         |value: Option<f64>, digits: usize| value.map_or("?".to_owned(), |value| format!("{value:.digits$}"));
@@ -110,6 +121,7 @@ fn table(list: &List) -> Lines {
             row.state.as_str().to_owned(),
             row.gpus.to_string(),
             format!("{:.1}", row.held_gpu_hours),
+            if row.spare_gpu_hours > 0.0 { format!("{:.1}", row.spare_gpu_hours) } else { "-".to_owned() },
             known(row.idle_gpu_hours, 1),
             known(row.idle_percent, 0),
             known(row.busy_percent, 1),
@@ -123,7 +135,7 @@ fn table(list: &List) -> Lines {
         text.add(&Lines::table(&rows, ""));
         put!(
             text,
-            "HELD and IDLE in GPU-hours, of jobs whose nodes have written since {}",
+            "HELD, SPARE and IDLE in GPU-hours, of jobs whose nodes have written since {}",
             stamp(list.since)
         );
     }
@@ -153,6 +165,7 @@ mod tests {
             start: None,
             gpus: 2,
             held_gpu_hours: 4.0,
+            spare_gpu_hours: 0.0,
             sampled_gpu_hours: 4.0,
             idle_gpu_hours: idle,
             idle_percent: idle,
@@ -169,13 +182,17 @@ mod tests {
         let text = table(&list).to_string();
         assert_eq!(text.lines().count(), 1 + MOST_ROWS + 3);
         assert!(
-            text.contains("\n7    root  gpu        ended  2     4.0   2.0   2       2.0     -"),
+            text.contains("\n7    root  gpu        ended  2     4.0   -      2.0   2       2.0     -"),
             "{text}"
         );
         assert!(text.contains("\n10 more jobs ") && text.contains("\n3 jobs were left out "), "{text}");
         assert!(table(&List::default()).contains("no job with GPUs since "));
         let list = List { jobs: vec![row(None)], ..List::default() };
         assert!(table(&list).contains(" ?     ?       ?       -"), "{}", table(&list));
+        let mut spare = row(Some(2.0));
+        spare.held.spare_gpu_hours = 1.5;
+        let list = List { jobs: vec![spare], ..List::default() };
+        assert!(table(&list).contains(" 4.0   1.5    2.0   2 "), "{}", table(&list));
     }
 
     #[test]

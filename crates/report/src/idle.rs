@@ -11,7 +11,7 @@ use railgate_node_report::plain::float;
 use railgate_store::{JobPlaced, Query, ReportConfig, list_jobs};
 use serde::Serialize;
 
-use crate::{JobReport, load_known};
+use crate::{Attempt, JobReport, load_known};
 
 /// Time for listing one directory, of which reading gets the rest.
 const LISTING: Duration = Duration::from_secs(15);
@@ -72,6 +72,9 @@ pub struct IdleJob {
     /// GPUs of the last attempt, on the nodes that reported.
     pub gpus: u64,
     pub held_gpu_hours: f64,
+    /// GPU-hours held on nodes that took part in no start of `railgate launch`, as it reports itself: their GPUs wait on purpose. The hours
+    /// sampled and idle, the percentages and `idle_since` are without these nodes.
+    pub spare_gpu_hours: f64,
     pub sampled_gpu_hours: f64,
     /// `None`: not known.
     pub idle_gpu_hours: Option<f64>,
@@ -158,12 +161,15 @@ pub fn idle_jobs(
 fn idle_job(report: &JobReport, config: &ReportConfig, now: UnixMillis) -> Option<IdleJob> {
     let last = report.attempts.iter().rev().find(|attempt| !attempt.nodes.is_empty())?;
     let gpus = last.nodes.iter().map(gpus).sum();
-    let held_s: f64 = report.attempts.iter().flat_map(|attempt| &attempt.nodes).map(held_s).sum();
-    if gpus == 0 && held_s <= 0.0 {
+    let held = |spare: bool| -> f64 {
+        report.attempts.iter().flat_map(|attempt| nodes(attempt, spare)).map(held_s).sum()
+    };
+    let (used_s, spare_s) = (held(false), held(true));
+    if gpus == 0 && used_s + spare_s <= 0.0 {
         return None;
     }
-    let used: Vec<IdleUse> =
-        report.attempts.iter().filter_map(|attempt| idle_use(&attempt.nodes, &config.rules)).collect();
+    let use_of = |attempt: &Attempt| idle_use(nodes(attempt, false), &config.rules);
+    let used: Vec<IdleUse> = report.attempts.iter().filter_map(use_of).collect();
     let sum = |of: fn(&IdleUse) -> f64| used.iter().map(of).sum::<f64>();
     let (sampled_s, idle_s) = (sum(|one| one.sampled_s), sum(|one| one.idle_s));
     let known = |value: f64| (sampled_s > 0.0).then_some(value);
@@ -175,15 +181,21 @@ fn idle_job(report: &JobReport, config: &ReportConfig, now: UnixMillis) -> Optio
         state: state(&last.nodes, config, now),
         start: report.attempts.iter().filter_map(|attempt| attempt.start).min(),
         gpus,
-        held_gpu_hours: hours(held_s.max(sampled_s)),
+        held_gpu_hours: hours(used_s.max(sampled_s) + spare_s),
+        spare_gpu_hours: hours(spare_s),
         sampled_gpu_hours: hours(sampled_s),
         idle_gpu_hours: known(hours(idle_s)),
         idle_percent: known(100.0 * idle_s / sampled_s),
         busy_percent: known(sum(|one| one.busy_percent * one.sampled_s) / sampled_s),
-        idle_since: idle_use(&last.nodes, &config.rules).and_then(|one| one.since),
+        idle_since: use_of(last).and_then(|one| one.since),
         unsampled_nodes: last.silent_nodes.len()
             + last.nodes.iter().filter(|node| node.usage.is_none()).count(),
     })
+}
+
+/// Nodes of an attempt: those that were spares in all starts of launch, or the others.
+fn nodes(attempt: &Attempt, spare: bool) -> impl Iterator<Item = &NodeReport> {
+    attempt.nodes.iter().filter(move |node| attempt.spares.contains(&node.node) == spare)
 }
 
 fn state(nodes: &[NodeReport], config: &ReportConfig, now: UnixMillis) -> IdleState {
@@ -222,6 +234,7 @@ fn hours(seconds: f64) -> f64 {
 mod tests {
     use railgate_model::{Allocation, Job, Reading};
     use railgate_node_report::usage::{Coverage, GpuFigures, Usage, format, summarize};
+    use railgate_node_report::{LaunchStart, Launched};
     use railgate_store::Parts;
 
     use super::*;
@@ -271,7 +284,10 @@ mod tests {
 
     fn merged(nodes: Vec<NodeReport>) -> JobReport {
         let parts = Parts { nodes, ..Parts::default() };
-        let expand = |_: &str| Some(vec!["n1".to_owned(), "n2".to_owned()]);
+        let expand = |list: &str| {
+            let names = if list == "n[1-2]" { "n1,n2" } else { list };
+            Some(names.split_terminator(',').map(str::to_owned).collect())
+        };
         JobReport::merge("alpha", 7, parts, None, &expand, &ReportConfig::default())
     }
 
@@ -313,6 +329,35 @@ mod tests {
         let found = of(vec![older]).unwrap();
         assert_eq!((found.held_gpu_hours, found.idle_gpu_hours, found.idle_percent), (2.0, None, None));
         assert_eq!(of(vec![silent]), None, "it held no GPU");
+    }
+
+    #[test]
+    fn a_spare_that_no_start_used_is_neither_idle_nor_busy() {
+        let with = |starts: &[(&str, &str)], spare: NodeReport| {
+            let start = |(nodes, spares): &(&str, &str)| LaunchStart {
+                nodes: (*nodes).to_owned(),
+                spares: (*spares).to_owned(),
+                ..LaunchStart::default()
+            };
+            let mut first = part("n1", [90.0, 0.0]);
+            first.launched = Some(Launched { restarts: 3, starts: starts.iter().map(start).collect() });
+            of(vec![first, spare]).unwrap()
+        };
+        let found = with(&[("n1", "n2")], part("n2", [0.0, 0.0]));
+        assert_eq!((found.gpus, found.held_gpu_hours, found.spare_gpu_hours), (2, 4.0, 2.0));
+        assert_eq!(
+            (found.sampled_gpu_hours, found.idle_gpu_hours, found.idle_percent, found.busy_percent),
+            (2.0, Some(1.0), Some(50.0), Some(45.0))
+        );
+        // Not even a spare without samples hides since when the others have been idle.
+        let silent = NodeReport { usage: None, ..part("n2", [0.0, 0.0]) };
+        assert_eq!(with(&[("n1", "n2")], silent).idle_since, Some(START + HOUR));
+        // The second start used it.
+        let found = with(&[("n1", "n2"), ("n2", "n1")], part("n2", [0.0, 0.0]));
+        assert_eq!(
+            (found.spare_gpu_hours, found.sampled_gpu_hours, found.idle_gpu_hours),
+            (0.0, 4.0, Some(3.0))
+        );
     }
 
     #[test]

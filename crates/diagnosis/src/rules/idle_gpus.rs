@@ -113,10 +113,10 @@ pub struct IdleUse {
 }
 
 /// Sums up the idle time of a job's GPUs; `None` if it is not known of any of them.
-pub fn idle_use(nodes: &[NodeReport], rules: &Rules) -> Option<IdleUse> {
+pub fn idle_use<'n>(nodes: impl IntoIterator<Item = &'n NodeReport>, rules: &Rules) -> Option<IdleUse> {
     let (mut gpus, mut sampled_s, mut idle_s, mut none_s, mut busy_s) = (0, 0.0, 0.0, 0.0, 0.0);
     let mut since = Some(0);
-    for usage in nodes.iter().map(|node| node.usage.as_ref()) {
+    for usage in nodes.into_iter().map(|node| node.usage.as_ref()) {
         let Some(usage) = usage else {
             since = None;
             continue;

@@ -7,7 +7,7 @@ use railgate_node_report::plain::{clock, float, plain, span};
 use railgate_node_report::{LaunchStart, Launched, NodeReport};
 
 use super::Sentence;
-use crate::{Attempt, JobReport, MOST_STARTS};
+use crate::{Attempt, EndKind, JobReport, MOST_STARTS};
 
 /// Most lines on the first screen.
 const MOST_ROWS: usize = 4;
@@ -56,10 +56,12 @@ pub(super) fn starts(attempt: &Attempt) -> Vec<Sentence> {
 }
 
 fn lines<'a>(attempt: &'a Attempt, launched: &'a Launched) -> impl Iterator<Item = String> + 'a {
-    launched.starts.iter().zip(costs(attempt, launched)).map(|(start, cost)| line(start, cost.as_ref()))
+    let runs = attempt.ended.kind == EndKind::Running;
+    let costs = costs(attempt, launched);
+    launched.starts.iter().zip(costs).map(move |(start, cost)| line(start, cost.as_ref(), runs))
 }
 
-fn line(start: &LaunchStart, cost: Option<&Cost>) -> String {
+fn line(start: &LaunchStart, cost: Option<&Cost>, runs: bool) -> String {
     let spares = if start.spares.is_empty() { String::new() } else { format!(", spare {}", start.spares) };
     let order = if start.order.is_empty() {
         String::new()
@@ -71,6 +73,7 @@ fn line(start: &LaunchStart, cost: Option<&Cost>) -> String {
         None => String::new(),
     };
     let end = match (start.code, &start.why) {
+        (None, _) if runs => "no end so far".to_owned(),
         (None, _) => "no end is recorded".to_owned(),
         (Some(code), None) => format!("exit code {code}"),
         (Some(code), Some(why)) => format!("exit code {code}: {why}"),
@@ -342,6 +345,26 @@ mod tests {
         assert_eq!(rows.len(), MOST_ROWS + 1, "{rows:?}");
         assert_eq!(rows[0], "6 earlier lines are under the attempts");
         assert!(rows[3].contains("start 8 at ") && rows[4].contains("8 restarts inside"), "{rows:?}");
+    }
+
+    #[test]
+    fn a_start_of_a_running_job_has_no_end_so_far() {
+        let mut report = testing::story();
+        let attempt = report.attempts.last_mut().unwrap();
+        let only = LaunchStart {
+            ended: None,
+            code: None,
+            spares: "n2".to_owned(),
+            ..start(0, 1_800_000_000_000, 0)
+        };
+        attempt.nodes[0].launched = Some(Launched { restarts: 3, starts: vec![only] });
+        for (kind, end) in
+            [(EndKind::Running, ": no end so far"), (EndKind::Application, ": no end is recorded")]
+        {
+            attempt.ended.kind = kind;
+            let lines = starts(attempt);
+            assert!(lines[0].as_str().ends_with(end), "{lines:?}");
+        }
     }
 
     #[test]
