@@ -72,6 +72,8 @@ pub(super) struct CommTime {
     all: Weight,
     /// Collective signatures that were never timed; neither time includes them.
     untimed: Weight,
+    /// Operations were captured into CUDA graphs, whose replays are neither counted nor timed.
+    pub(super) in_graphs: bool,
 }
 
 /// Number and size of collectives, which determine how long they take.
@@ -94,12 +96,15 @@ impl CommTime {
         self.wire_s += other.wire_s;
         self.all.add(&other.all);
         self.untimed.add(&other.untimed);
+        self.in_graphs |= other.in_graphs;
     }
 
-    /// Whether the untimed calls, or their bytes, are too large a share for the timed ones to represent the
-    /// whole.
+    /// Whether calls were replayed unseen, or the untimed ones, or their bytes, are too large a share for the timed ones to represent
+    /// the whole.
     pub(super) fn is_partial(&self) -> bool {
-        self.untimed.calls > 0.1 * self.all.calls || self.untimed.bytes > 0.1 * self.all.bytes
+        self.in_graphs
+            || self.untimed.calls > 0.1 * self.all.calls
+            || self.untimed.bytes > 0.1 * self.all.bytes
     }
 }
 
@@ -416,6 +421,12 @@ fn comm_times<'a>(
         let entry = times.entry(process).or_default();
         if one.size == largest {
             entry.0.get_or_insert(one.rank);
+        }
+    }
+    let comms = nodes.iter().filter_map(|node| Some((node.node.as_str(), node.communication.as_ref()?)));
+    for (node, process) in comms.flat_map(|(node, comm)| comm.processes.iter().map(move |one| (node, one))) {
+        if let Some((_, time)) = times.get_mut(&(node, process.start_number, process.pid)) {
+            time.in_graphs = process.captured > 0;
         }
     }
     let mut rows: BTreeMap<Row<'_>, Vec<RankTime>> = BTreeMap::new();

@@ -112,6 +112,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
     let idle = gone - gap;
     // Busy time consists of kernels that keep SMs active and kernels that wait. Waiting in NCCL uses few SMs.
     let comm = match unit.comm {
+        Some(comm) if comm.in_graphs => Err("NCCL's calls in CUDA graphs were not timed"),
         Some(comm) if comm.is_partial() => Err("many of NCCL's calls were not timed"),
         Some(comm) => Ok((percent(comm.wait_s), percent(comm.wire_s))),
         None if facts.alone() => Ok((0.0, 0.0)),
@@ -171,7 +172,7 @@ fn of_unit(job: &Job<'_>, unit: &Unit<'_>) -> Option<Shares> {
 
 #[cfg(test)]
 mod tests {
-    use railgate_node_report::comm::RankTime;
+    use railgate_node_report::comm::{NcclProcess, RankTime};
 
     use super::*;
     use crate::Outcome;
@@ -206,7 +207,16 @@ mod tests {
         partial.iter_mut().for_each(add_calls_without_a_time);
         let mut silent = parts_with(&[Plant::TinyKernels]);
         silent.iter_mut().for_each(|node| node.communication = None);
-        for nodes in [partial, silent] {
+        let mut replayed = parts_with(&[Plant::TinyKernels]);
+        for comm in replayed.iter_mut().filter_map(|node| node.communication.as_mut()) {
+            let pids: std::collections::BTreeSet<u64> =
+                comm.communicators.iter().map(|one| one.pid).collect();
+            comm.processes = pids
+                .into_iter()
+                .map(|pid| NcclProcess { pid, captured: 3, ..NcclProcess::default() })
+                .collect();
+        }
+        for nodes in [partial, silent, replayed] {
             let untold = of(&nodes);
             assert!(untold.launch == 0.0 && untold.unknown > 60.0 && untold.compute < 20.0, "{untold:?}");
         }
