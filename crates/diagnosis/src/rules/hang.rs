@@ -19,7 +19,8 @@ as many others ran on, without progress, is the rank that they waited for. Other
 stopped, asleep or blocked while the GPUs of the others waited. Otherwise
 NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
 waited for. Samples of the GPUs show it earlier: until the end kernels run without a pause on few SMs, with no tensor activity and
-almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. Only jobs that did not succeed are judged, and
+almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. GPUs before Hopper do not show this: there a rank whose
+process ended is named only where NCCL's counts show that the others submitted nothing more. Only jobs that did not succeed are judged, and
 none that stood still for less than `standstill` while a rank reported that it saves a checkpoint (except a rank that ended, or that the guard named).",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that ends early on purpose while others
@@ -51,7 +52,7 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
             return Found::new("low", String::new(), "its only rank stopped".to_owned());
         }
         let what = "the rank that the others waited for is not known".to_owned();
-        let fix = Some("load NCCL's profiler plugin: it names the rank");
+        let fix = Some("`--railgate-profiler=on` in the next run: NCCL's counts name the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
     });
     let start = facts.restarted().map(|number| format!(" of start {number}")).unwrap_or_default();
@@ -167,7 +168,8 @@ fn gone<'a>(facts: &Facts<'a>) -> Option<Gone<'a>> {
     let others = facts.ends.iter().filter(|one| one.runs_at(until)).count();
     let progress = facts.reporting_last().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen)));
     let launched = newest_launch(facts.communicators_last().map(|(_, one)| one));
-    let goes_on = progress.chain(launched).any(|time| time > until) || works_to_the_end(facts);
+    let goes_on =
+        progress.chain(launched).any(|time| time > until) || works_to_the_end(facts, launched.is_some());
     let is_gone = end >= until && others > 0 && 2 * others >= facts.ends.len() && !goes_on;
     is_gone.then(|| Gone {
         node: first.node,
@@ -181,15 +183,23 @@ fn gone<'a>(facts: &Facts<'a>) -> Option<Gone<'a>> {
 
 /// When the GPUs of a node worked last, as samples show; `None` without GPM, where a GPU that waits looks as if it worked.
 fn worked_until(facts: &Facts<'_>) -> Option<UnixMillis> {
-    let tells = |usage: &&Usage| usage.gpus.iter().all(|gpu| gpu.counters.tensor_percent.known().is_some());
-    let usages = facts.nodes.iter().filter_map(|node| node.usage.as_ref()).filter(tells);
+    let usages = facts.nodes.iter().filter_map(|node| node.usage.as_ref()).filter(|usage| shows_waits(usage));
     let phases = usages.filter_map(|usage| usage.phases.as_ref()).flat_map(|phases| &phases.list);
     phases.filter(|phase| phase.kind.is_training()).map(|phase| phase.end).max()
 }
 
-/// Whether samples show the GPUs of a node at work when the job ended.
-fn works_to_the_end(facts: &Facts<'_>) -> bool {
-    facts.phases().filter_map(|phases| phases.list.last()).any(|last| last.kind.is_training())
+/// Whether samples show the GPUs of a node at work when the job ended. Without GPM they may as well wait: if NCCL's counts are known
+/// (`counted`), those decide.
+fn works_to_the_end(facts: &Facts<'_>, counted: bool) -> bool {
+    let usages = facts.nodes.iter().filter_map(|node| node.usage.as_ref());
+    let phases =
+        usages.filter(|usage| !counted || shows_waits(usage)).filter_map(|usage| usage.phases.as_ref());
+    phases.filter_map(|phases| phases.list.last()).any(|last| last.kind.is_training())
+}
+
+/// Whether samples distinguish a GPU that waits in NCCL from one that works.
+fn shows_waits(usage: &Usage) -> bool {
+    usage.gpus.iter().all(|gpu| gpu.counters.tensor_percent.known().is_some())
 }
 
 impl Gone<'_> {
@@ -494,6 +504,18 @@ mod tests {
         let last = nodes[0].communication.as_mut().unwrap().communicators[0].last.as_mut().unwrap();
         last.time += 20_000;
         assert_eq!(said(&nodes, Outcome::CutOff), "");
+        // An A100 that waits in NCCL looks as if it worked; NCCL's counts show that it does not.
+        let at_work = |node: &mut NodeReport| {
+            let end = node.end.unwrap();
+            let working = Phase { kind: PhaseKind::Steady, start: end - 60_000, end, start_number: 0 };
+            node.usage.as_mut().unwrap().phases = Some(Phases { list: vec![working], ..Phases::default() });
+        };
+        let mut waits = leaves(43, ProcessExit::Code(0));
+        at_work(&mut waits[0]);
+        assert_eq!(said(&waits, Outcome::CutOff), "", "its GPU works");
+        let gpus = &mut waits[0].usage.as_mut().unwrap().gpus;
+        gpus.iter_mut().for_each(|gpu| gpu.counters.tensor_percent = railgate_model::Reading::Unsupported);
+        assert_eq!(said(&waits, Outcome::CutOff), what);
         // Without NCCL's counts the end of the process is the only sign.
         nodes[0].communication = None;
         let alone = said(&nodes, Outcome::CutOff);
@@ -501,9 +523,7 @@ mod tests {
             alone.starts_with("n0 rank 1 medium: ") && alone.ends_with("; another rank ran on"),
             "{alone}"
         );
-        let end = nodes[0].end.unwrap();
-        let working = Phase { kind: PhaseKind::Steady, start: end - 60_000, end, start_number: 0 };
-        nodes[0].usage.as_mut().unwrap().phases = Some(Phases { list: vec![working], ..Phases::default() });
+        at_work(&mut nodes[0]);
         assert_eq!(said(&nodes, Outcome::CutOff), "", "its GPU works");
         // Most ranks are done, and the last one takes longer.
         let mut nodes = leaves(43, ProcessExit::Code(0));
