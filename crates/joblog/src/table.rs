@@ -240,7 +240,8 @@ pub const RULES: &[Rule] = &[
         "cuda-oom",
         Memory,
         r"CUDA out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|OOM when allocating tensor.*device:GPU|Out of memory on device|Out of GPU memory|Insufficient memory on accelerator|ERROR_OUT_OF_MEMORY|CUDA error \w+ out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory|(?:cuda\w+(?:\(\))?|Allocator) fail(?:ed)?(?:: out of memory| to allocate memory)|RMM.*out_of_memory|cupy\.\S*OutOfMemoryError|std::bad_alloc: out_of_memory: CUDA",
-        "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; in PyTorch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation",
+        "the GPU's memory is full: a smaller batch or sequence, activation checkpointing, sharding; in PyTorch, no_grad() where nothing is trained, and \
+         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation; if the message lists another process with much of the memory, end that process or give it a GPU of its own",
     ),
     cause(
         "cuda-illegal-address",
