@@ -222,9 +222,10 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
     }
     let how = with_error(report, &parts.join("; "));
     match analysis.diagnoses.first() {
-        Some(first) if first.costs.is_none() => format!("{how}. {} {}", first.what, learn_more(first)),
         Some(first) => {
-            format!("{how}. Main finding{}: {} {}", costs(first), first.what, learn_more(first))
+            let lead =
+                if first.costs.is_none() { String::new() } else { format!("Main finding{}: ", costs(first)) };
+            format!("{how}. {lead}{} {}{}", first.what, learn_more(first), idle_too(analysis))
         }
         None => match analysis.sentence() {
             // Why a program failed is no question of its performance.
@@ -235,6 +236,13 @@ pub(crate) fn verdict(report: &JobReport, analysis: &Analysis) -> String {
             None => how,
         },
     }
+}
+
+/// GPUs that the job does not use, beside a finding that costs more or that ended it: who holds them can release them.
+fn idle_too(analysis: &Analysis) -> String {
+    let idle = analysis.diagnoses.iter().skip(1).find(|found| found.rule == IDLE_GPUS);
+    idle.map(|idle| format!(". Idle GPUs{}: {} {}", costs(idle), idle.what, learn_more(idle)))
+        .unwrap_or_default()
 }
 
 /// What it means that no rule found anything.
@@ -267,6 +275,8 @@ pub(crate) fn with_error(report: &JobReport, how: &str) -> String {
         None => how.to_owned(),
     }
 }
+
+const IDLE_GPUS: &str = "idle-gpus";
 
 /// Command that explains the rule.
 fn learn_more(diagnosis: &Diagnosis) -> String {

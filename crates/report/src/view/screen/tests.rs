@@ -133,6 +133,7 @@ fn verdict_counts_faults_and_refusals_apart() {
 
     let mut report = crate::testing::story();
     let mut analysis = super::telling(&large(2)).unwrap().1.clone();
+    let any = analysis.diagnoses.remove(0);
     analysis.diagnoses.clear();
     let verdict = |report: &crate::JobReport| super::verdict(report, &analysis);
     let whole = verdict(&report);
@@ -141,6 +142,25 @@ fn verdict_counts_faults_and_refusals_apart() {
         "{whole}"
     );
     assert!(whole.ends_with("; no performance problem found"), "{whole}");
+    let found = |rule: &str, costs, what: &str| railgate_diagnosis::Diagnosis {
+        rule: rule.to_owned(),
+        costs: Some(costs),
+        what: what.to_owned(),
+        ..any.clone()
+    };
+    let mut idle = analysis.clone();
+    idle.diagnoses = vec![
+        found("saving", 0.35, "it saves"),
+        found("idle-gpus", 0.125, "GPU 3 was never used: 0.20 GPU-hours unused"),
+    ];
+    let both = super::verdict(&report, &idle);
+    assert!(
+        both.ends_with(
+            ". Main finding, about 35.0 % of its GPU time: it saves (railgate explain saving). Idle GPUs, about 12.5 % of its GPU time: \
+             GPU 3 was never used: 0.20 GPU-hours unused (railgate explain idle-gpus)"
+        ),
+        "{both}"
+    );
     let mut blind = analysis.clone();
     blind.shares = railgate_model::Reading::Failed("no counters".to_owned());
     let blind = super::verdict(&report, &blind);
