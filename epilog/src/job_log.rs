@@ -25,6 +25,7 @@ use railgate_runner::Hook;
 use railgate_slurm::Env;
 use railgate_slurm::hostlist::expand;
 use railgate_store::store_log;
+use railgate_text::shorten;
 use serde::{Deserialize, Serialize};
 
 const READ: &str = "read-job-log";
@@ -48,6 +49,8 @@ const MOST_REPLY: usize = 64 << 10;
 const MOST_PROBLEMS: usize = 8;
 /// Most characters of a message, a path or a reason.
 const TEXT: usize = 300;
+/// Of a path before a reason.
+const MOST_PATH: usize = 160;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
@@ -231,7 +234,8 @@ fn search(order: &Order, until: Instant) -> LogFound {
     let mut found = LogFound::default();
     let mut problem = |path: &Path, why: String| {
         if found.problems.len() < MOST_PROBLEMS {
-            found.problems.push(sentence(&format!("{}: {why}", path.display())));
+            let path = shorten(&path.to_string_lossy(), MOST_PATH);
+            found.problems.push(sentence(&format!("{path}: {why}")));
         }
     };
     let mut opened = Vec::new();
@@ -287,11 +291,11 @@ fn search(order: &Order, until: Instant) -> LogFound {
 fn no_error_in(tail: &Tail, others: usize) -> String {
     let more = match others {
         0 => String::new(),
-        1 => ", as of 1 other log".to_owned(),
-        many => format!(", as of {many} other logs"),
+        1 => " (and only the end of 1 other log)".to_owned(),
+        many => format!(" (and only the ends of {many} other logs)"),
     };
     format!(
-        "only its last {:.1} MiB were searched{more}, and the first error is not in them: it may lie before",
+        "only its last {:.1} MiB were searched{more}: they have no first error; one may lie before",
         float(u64::try_from(tail.bytes.len()).unwrap_or(u64::MAX)) / f64::from(1 << 20)
     )
 }
@@ -305,10 +309,10 @@ fn lines(file: &File, upto: u64, until: Instant) -> Option<u64> {
     let mut block = vec![0; BLOCK];
     while at < upto {
         let most = usize::try_from(upto - at).unwrap_or(BLOCK).min(BLOCK);
-        let read = file.read_at(block.get_mut(..most)?, at).ok().filter(|&read| read > 0)?;
         if Instant::now() >= until {
             return None;
         }
+        let read = file.read_at(block.get_mut(..most)?, at).ok().filter(|&read| read > 0)?;
         count += block.get(..read)?.iter().filter(|&&byte| byte == b'\n').count();
         at = at.saturating_add(u64::try_from(read).ok()?);
     }

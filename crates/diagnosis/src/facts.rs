@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use railgate_model::{Reading, UnixMillis};
 use railgate_node_report::application::RankApplication;
@@ -72,7 +72,7 @@ pub(super) struct CommTime {
     all: Weight,
     /// Collective signatures that were never timed; neither time includes them.
     untimed: Weight,
-    /// Operations were captured into CUDA graphs, whose replays are neither counted nor timed.
+    /// Operations of several ranks were captured into CUDA graphs, whose replays are not timed.
     pub(super) in_graphs: bool,
 }
 
@@ -415,18 +415,19 @@ fn comm_times<'a>(
     let largest = communicators.iter().map(|(_, one)| one.size).max().unwrap_or(0);
     let mut whose: BTreeMap<(&str, u32), OneProcess<'_>> = BTreeMap::new();
     let mut times: BTreeMap<OneProcess<'_>, (Option<u32>, CommTime)> = BTreeMap::new();
+    let comms = nodes.iter().filter_map(|node| Some((node.node.as_str(), node.communication.as_ref()?)));
+    let replays: BTreeSet<OneProcess<'_>> = comms
+        .flat_map(|(node, comm)| comm.processes.iter().map(move |one| (node, one)))
+        .filter(|(_, one)| one.captured > 0)
+        .map(|(node, one)| (node, one.start_number, one.pid))
+        .collect();
     for (node, one) in communicators {
         let process = (*node, one.start_number, one.pid);
         whose.insert((one.hash.as_str(), one.rank), process);
         let entry = times.entry(process).or_default();
+        entry.1.in_graphs |= one.size > 1 && replays.contains(&process);
         if one.size == largest {
             entry.0.get_or_insert(one.rank);
-        }
-    }
-    let comms = nodes.iter().filter_map(|node| Some((node.node.as_str(), node.communication.as_ref()?)));
-    for (node, process) in comms.flat_map(|(node, comm)| comm.processes.iter().map(move |one| (node, one))) {
-        if let Some((_, time)) = times.get_mut(&(node, process.start_number, process.pid)) {
-            time.in_graphs = process.captured > 0;
         }
     }
     let mut rows: BTreeMap<Row<'_>, Vec<RankTime>> = BTreeMap::new();

@@ -366,13 +366,17 @@ fn outcome(kind: EndKind, status: Option<i32>) -> Outcome {
 
 /// Nodes that were spares in all starts of launch. Its file belongs to the user: a list that does not fit the job counts for nothing.
 fn spares(attempt: &Attempt, expand: &dyn Fn(&str) -> Option<Vec<String>>) -> Vec<String> {
-    let Some(launched) = attempt.launched() else { return Vec::new() };
+    let (Some(launched), Some(known)) = (attempt.launched(), expand(&attempt.nodelist)) else {
+        return Vec::new();
+    };
+    let known: BTreeSet<String> = known.into_iter().collect();
     let (mut used, mut spare) = (BTreeSet::new(), BTreeSet::new());
     for start in &launched.starts {
         let (Some(nodes), Some(spares)) = (expand(&start.nodes), expand(&start.spares)) else {
             return Vec::new();
         };
-        if nodes.is_empty() || nodes.len() + spares.len() > attempt.node_count {
+        let fit = nodes.iter().chain(&spares).all(|name| known.contains(name));
+        if nodes.is_empty() || !fit || nodes.len() + spares.len() > known.len() {
             return Vec::new();
         }
         used.extend(nodes);

@@ -85,7 +85,7 @@ fn of_a_log_of_10_gb_the_end_is_read() {
     let found = searched(vec![log(&path)]);
     assert_eq!((text(&found), found.files), ("", 1));
     let [why] = &found.problems[..] else { panic!("{:?}", found.problems) };
-    assert!(why.ends_with("searched, and the first error is not in them: it may lie before"), "{why}");
+    assert!(why.ends_with(" MiB were searched: they have no first error; one may lie before"), "{why}");
     // An error in the part that is read, with much before it.
     let mut file = File::options().append(true).open(&path).unwrap();
     write!(file, "\nstep 2\n{ERROR}").unwrap();
@@ -93,6 +93,15 @@ fn of_a_log_of_10_gb_the_end_is_read() {
     assert_eq!(text(&found), "ValueError: bad sample in shard 17");
     assert_eq!(found.first.map(|first| first.log_line), Some(0), "too much lies before to count its lines");
     assert_eq!(found.problems, [""; 0]);
+    // Two long logs, of which one has an error behind 12 MiB of lines: half of the 16 MiB are for each.
+    let (long, other) = (place.path().join("long"), place.path().join("other"));
+    std::fs::write(&long, format!("{}{ERROR}", "x\n".repeat(6 << 20))).unwrap();
+    std::fs::write(&other, "x\n".repeat(6 << 20)).unwrap();
+    let found = searched(vec![log(&long), log(&other)]);
+    assert_eq!(found.first.map(|first| first.log_line), Some((6 << 20) + 1));
+    std::fs::write(&long, "x\n".repeat(6 << 20)).unwrap();
+    let [why] = &searched(vec![log(&long), log(&other)]).problems[..] else { panic!("one line") };
+    assert!(why.contains(" were searched (and only the end of 1 other log): "), "{why}");
     // One in its first lines may not be the first.
     let mut file = File::create(&path).unwrap();
     file.write_all(&b"x\n".repeat(100)).unwrap();

@@ -19,8 +19,8 @@ as many others ran on, without progress, is the rank that they waited for. Other
 stopped, asleep or blocked while the GPUs of the others waited. Otherwise
 NCCL's profiler plugin counts the operations of each rank: the rank that submitted fewer than most others is the rank that they
 waited for. Samples of the GPUs show it earlier: until the end kernels run without a pause on few SMs, with no tensor activity and
-almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. GPUs before Hopper do not show this: there a rank whose
-process ended is named only where NCCL's counts show that the others submitted nothing more. Only jobs that did not succeed are judged, and
+almost no memory traffic, as NCCL's do while they wait, and no GPU of the node works. GPUs before Hopper do not show this: while they are
+busy, a rank whose process ended is named only if the job used NCCL until then, without CUDA graphs, and the others submitted nothing more. Only jobs that did not succeed are judged, and
 none that stood still for less than `standstill` while a rank reported that it saves a checkpoint (except a rank that ended, or that the guard named).",
     why: "all GPUs were allocated and did nothing useful until the end. The rank that is named stopped first; the others only waited.",
     look_alikes: "an evaluation, a compilation or a checkpoint that the program does not report. A rank that ends early on purpose while others
@@ -52,7 +52,10 @@ fn find(facts: &Facts<'_>) -> Vec<Found> {
             return Found::new("low", String::new(), "its only rank stopped".to_owned());
         }
         let what = "the rank that the others waited for is not known".to_owned();
-        let fix = Some("`--railgate-profiler=on` in the next run: NCCL's counts name the rank");
+        let fix = facts
+            .communicators
+            .is_empty()
+            .then_some("`--railgate-profiler=on` in the next run: NCCL's counts name the rank");
         Found { fix, ..Found::new("low", String::new(), what) }
     });
     let start = facts.restarted().map(|number| format!(" of start {number}")).unwrap_or_default();
@@ -168,8 +171,8 @@ fn gone<'a>(facts: &Facts<'a>) -> Option<Gone<'a>> {
     let others = facts.ends.iter().filter(|one| one.runs_at(until)).count();
     let progress = facts.reporting_last().filter_map(|(_, rank)| Some(rank.last_step?.max(rank.last_seen)));
     let launched = newest_launch(facts.communicators_last().map(|(_, one)| one));
-    let goes_on =
-        progress.chain(launched).any(|time| time > until) || works_to_the_end(facts, launched.is_some());
+    let goes_on = progress.chain(launched).any(|time| time > until)
+        || works_to_the_end(facts, stopped_submitting(facts, time));
     let is_gone = end >= until && others > 0 && 2 * others >= facts.ends.len() && !goes_on;
     is_gone.then(|| Gone {
         node: first.node,
@@ -181,6 +184,17 @@ fn gone<'a>(facts: &Facts<'a>) -> Option<Gone<'a>> {
     })
 }
 
+/// Whether NCCL's counts are complete, and were in use until a rank ended at `time`. Replays of CUDA graphs are not counted.
+fn stopped_submitting(facts: &Facts<'_>, time: UnixMillis) -> bool {
+    let comms = facts.nodes.iter().filter_map(|node| node.communication.as_ref());
+    let complete = comms
+        .flat_map(|comm| &comm.processes)
+        .all(|one| one.captured == 0 && one.limit.is_empty() && one.mode.as_deref() != Some("off"));
+    let of_several = facts.communicators_last().map(|(_, one)| one).filter(|one| one.size > 1);
+    let since = time.saturating_sub(facts.rules.hang.same_time.millis());
+    complete && newest_launch(of_several).is_some_and(|newest| newest >= since)
+}
+
 /// When the GPUs of a node worked last, as samples show; `None` without GPM, where a GPU that waits looks as if it worked.
 fn worked_until(facts: &Facts<'_>) -> Option<UnixMillis> {
     let usages = facts.nodes.iter().filter_map(|node| node.usage.as_ref()).filter(|usage| shows_waits(usage));
@@ -188,8 +202,8 @@ fn worked_until(facts: &Facts<'_>) -> Option<UnixMillis> {
     phases.filter(|phase| phase.kind.is_training()).map(|phase| phase.end).max()
 }
 
-/// Whether samples show the GPUs of a node at work when the job ended. Without GPM they may as well wait: if NCCL's counts are known
-/// (`counted`), those decide.
+/// Whether samples show the GPUs of a node at work when the job ended. Without GPM they may as well wait: NCCL's counts decide, if they
+/// show that the job used NCCL until then (`counted`).
 fn works_to_the_end(facts: &Facts<'_>, counted: bool) -> bool {
     let usages = facts.nodes.iter().filter_map(|node| node.usage.as_ref());
     let phases =
@@ -335,6 +349,7 @@ impl Lag<'_> {
 
 #[cfg(test)]
 mod tests {
+    use railgate_node_report::comm::NcclProcess;
     use railgate_node_report::phases::{Phase, Phases};
     use railgate_node_report::{NodeReport, TaskRank, Tasks};
 
@@ -516,6 +531,14 @@ mod tests {
         let gpus = &mut waits[0].usage.as_mut().unwrap().gpus;
         gpus.iter_mut().for_each(|gpu| gpu.counters.tensor_percent = railgate_model::Reading::Unsupported);
         assert_eq!(said(&waits, Outcome::CutOff), what);
+        // It may replay graphs, or have used NCCL only at its start.
+        let mut replays = waits.clone();
+        replays[0].communication.as_mut().unwrap().processes =
+            vec![NcclProcess { captured: 3, ..NcclProcess::default() }];
+        assert_eq!(said(&replays, Outcome::CutOff), "");
+        let comms = &mut waits[0].communication.as_mut().unwrap().communicators;
+        comms.iter_mut().filter_map(|one| one.last.as_mut()).for_each(|last| last.time -= 90_000);
+        assert_eq!(said(&waits, Outcome::CutOff), "");
         // Without NCCL's counts the end of the process is the only sign.
         nodes[0].communication = None;
         let alone = said(&nodes, Outcome::CutOff);
