@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// The first error in a job's own logs, as a node's epilog found it: `<attempt>/<node>.log.json`.
+/// The first error in a job's own logs, as a node's epilog found it: `<attempt>/<node>.error`.
 ///
 /// Logs can hold secrets: only the job's owner can read the file, also with `[report] access = "account"`. It is never part of a
 /// node report, and decides nothing.
