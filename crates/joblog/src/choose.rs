@@ -54,10 +54,7 @@ pub(crate) fn choose(logs: &[Read], sources: &[Log<'_>], ranks: u32) -> Found {
         .or_else(|| earliest(Kind::Exit))
         .or_else(end)
         .or_else(|| earliest(Kind::Consequence));
-    let Some((log, event)) = first else {
-        let may_lie_before = sources.iter().any(|log| log.cut);
-        return Found { consequences, may_lie_before, ..Found::default() };
-    };
+    let Some((log, event)) = first else { return Found { consequences, ..Found::default() } };
     let rule = if is_own(event) { EXCEPTION } else { event.rule };
     let key = likeness(&event.text);
     let same: BTreeSet<u32> = of(event.rule.kind)

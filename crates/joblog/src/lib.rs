@@ -65,7 +65,7 @@ pub struct Found {
     pub first: Option<FirstError>,
     /// How many lines followed from an error elsewhere: watchdogs, closed connections.
     pub consequences: usize,
-    /// A log was cut, and has no first error or one in its first lines: the true first one may lie before.
+    /// A log was cut, and its first error lies in its first lines: the true first one may lie before.
     pub may_lie_before: bool,
 }
 

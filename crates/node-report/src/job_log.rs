@@ -63,6 +63,6 @@ pub struct LogError {
     pub exact: bool,
     /// Path of the log.
     pub log: String,
-    /// Line in the log, from 1; 0: not known, since much of the log lies before what was read.
+    /// Line in the log, from 1; 0: not known.
     pub log_line: u64,
 }

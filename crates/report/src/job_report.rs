@@ -622,6 +622,8 @@ mod tests {
         assert_eq!(of(&[(one, two)]), (vec![two.clone()], all / 2));
         // A start has used it, or the lists are not those of the job.
         let both = names.join(",");
+        let foreign = of(&[("other", one), ("other", two)]).0;
+        assert_eq!(foreign, [""; 0], "a list with nodes that are not the job's");
         for starts in [&[(two.as_str(), one.as_str()), (one, two)][..], &[("", one)], &[(&both, "n9")]] {
             assert_eq!(of(starts), (Vec::new(), all), "{starts:?}");
         }
